@@ -136,6 +136,11 @@ class DraftCosts:
             return self._hop_s if near is None else self._lines.slowdown / near.slowdown * near.seconds(size, depth)
         return lines.seconds(size, depth)
 
+    def added_s(self, batch: int, depth: int) -> float:
+        """Return the seconds that each sequence of the larger half of a batch adds to a round."""
+        half = batch // 2
+        return max(0.0, self.seconds(batch, depth) - self.seconds(half, depth)) / max(1, batch - half)
+
     def _nearest(self) -> _Lines | None:
         known = [split for split, lines in self._by_split.items() if lines.fitted]
         return self._by_split[min(known, key=lambda split: abs(split - self._split))] if known else None

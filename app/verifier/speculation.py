@@ -308,7 +308,8 @@ class Speculation:
         for some, due_s in due_of:
             for sequence, depth, route in some:
                 self.stats.metrics.record_asked(route.drafters)
-                may_skip = bool(route.homes) and some is not readings
+                # Models that run ahead have guessed already, and skipping them would leave nothing to go on from.
+                may_skip = bool(route.homes) and some is not readings and not run_ahead
                 jobs += self._dispatcher.jobs(
                     sequence,
                     route,
@@ -491,11 +492,12 @@ class Speculation:
         return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
 
     def _skip_models_above(self, sequence: Sequence, depth: int, batch: int) -> float:
+        if not batch:  # a probe of models
+            return 1.0
         modes = self.lengths.modes
         full, model_free = (mode.of(sequence.record).survival(depth) for mode in (modes.with_models, modes.model_free))
         round_s = self._costs.seconds(batch * (1 + depth)) + self._draft_costs.seconds(batch, depth)
-        model_s = self.pending.model_costs.seconds(batch, depth) if batch else 0.0
-        return skip_models_above(full, model_free, round_s, model_s)
+        return skip_models_above(full, model_free, round_s / batch, self.pending.model_costs.added_s(batch, depth))
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Route the sequence's next round."""

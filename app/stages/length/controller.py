@@ -5,14 +5,14 @@ Holds the state around `draft_lengths`: the modes chosen recently, and when the 
 
 import logging
 from collections.abc import Sequence as Listed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.messages import LEAST_SURVIVAL, Record
-from app.stages.length.draft_modes import DraftMode, DraftModes
-from app.stages.length.marginal import Candidate, draft_lengths, least_survival, probe, warm_up, worth_s
+from app.stages.length.draft_modes import DraftModes
+from app.stages.length.marginal import Candidate, DraftPrice, draft_lengths, least_survival, probe, warm_up, worth_s
 from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
@@ -22,6 +22,7 @@ LATEST_ASK_STEPS = 1024  # without models, after which they are tried however mu
 TRIAL_SHARE = 0.01  # of the steps since models drafted last, that a trial of them takes at most
 FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to a bound
 EARLY_TRIAL_SHARE = 0.05  # of the steps since any draft, that such a trial takes at most
+LITTLE_GAIN = 1.35  # of plain decoding, by model-free drafts: models are tried early where these gain less
 TRIAL_TOKENS = 4  # of each sequence, in a trial
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
 QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
@@ -34,7 +35,7 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
 
     All sequences take part, since what drafts cost hangs on how many are drafted for at once.
     """
-    depths, _ = draft_lengths(candidates, costs, DraftCosts())
+    depths, _ = draft_lengths(candidates, costs, DraftPrice(DraftCosts(0.0)))
     return [min(TRIAL_TOKENS, depth) for depth in depths]
 
 
@@ -50,6 +51,39 @@ def most_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCos
     return int(min(max(ASK_AFTER_STEPS, steps), LATEST_ASK_STEPS))
 
 
+@dataclass(slots=True)
+class _Silence:
+    """Count the steps in which something did not draft, and tell when it is tried whatever it seems to cost.
+
+    Or a cost that was once measured wrong would stay so. Each trial that changes nothing doubles the time to the next.
+    """
+
+    steps: int = 0
+    trial_after: int = FIRST_TRIAL_STEPS
+
+    def is_trial_due(
+        self, candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts, gain: float = 1.0
+    ) -> bool:
+        """Tell whether so many steps were silent that a trial is a small part of them.
+
+        `gain`: of what drafts meanwhile. Where that is LITTLE_GAIN or more trials wait for `most_steps`.
+        """
+        if self.steps <= self.trial_after:
+            return False
+        if gain >= LITTLE_GAIN:
+            return self.steps > most_steps(candidates, costs, drafting)
+        return self.steps > min(trial_steps(candidates, costs, drafting) / EARLY_TRIAL_SHARE, LATEST_ASK_STEPS)
+
+    def record(self, most_steps: int, *, is_trial: bool, drafts: bool) -> None:
+        """Record a decision; the next trial comes after at most `most_steps` silent ones."""
+        if is_trial:
+            self.trial_after = min(most_steps, 2 * self.trial_after)
+        elif drafts:
+            self.trial_after = FIRST_TRIAL_STEPS
+        if drafts:
+            self.steps = 0
+
+
 class LengthController:
     """Decide by marginal gain, batch after batch; the default `LengthPlanner`."""
 
@@ -57,10 +91,8 @@ class LengthController:
 
     def __init__(self) -> None:
         self.modes: Final = DraftModes()
-        self._silent_steps = 0
-        self._steps_without_models = 0
-        self._trial_after = FIRST_TRIAL_STEPS  # steps without any draft
-        self._trials = 0  # models and model-free drafters in turn
+        self._any = _Silence()  # without any draft
+        self._models = _Silence()  # without drafts of models
         self._silent_crowd = 0  # sequences at the last decision
         self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they draft in any case
         self._full_after = FULL_AFTER_ASKS  # model-free rounds
@@ -68,11 +100,11 @@ class LengthController:
 
     def is_quiet(self, records: Listed[Record]) -> bool:
         """Tell whether these go on without drafts and without a decision; if so, count a silent step."""
-        silent = self._silent_steps
+        silent = self._any.steps
         if silent < QUIET_AFTER_STEPS or silent % QUIET_STEPS == 0 or self._silent_crowd != len(records):
             return False
-        self._silent_steps += 1
-        self._steps_without_models += 1
+        self._any.steps += 1
+        self._models.steps += 1
         for record in records:
             self.modes.with_models.of(record).record_asked(0)
             self.modes.model_free.of(record).record_asked(0)
@@ -85,16 +117,7 @@ class LengthController:
         anyway.
         """
         full = batch.candidates
-        found = self.decide(
-            full,
-            batch.model_free,
-            batch.costs,
-            batch.busy_s,
-            batch.core_share,
-            batch.least,
-            batch.prompts_s,
-            is_waiting=batch.has_models,
-        )
+        found = self.decide(batch)
         if len(full) == 1 and found.depths[0] and (found.is_model_free or not batch.has_models):
             lone = batch.model_free[0] if batch.model_free is not None and found.is_model_free else full[0]
             return replace(found, depths=[lone.limit])
@@ -104,93 +127,55 @@ class LengthController:
         """Return the tree whole: `tree_budget` cuts it by survival."""
         return tree
 
-    def decide(
-        self,
-        full: list[Candidate],
-        model_free: list[Candidate] | None,
-        costs: StepCosts,
-        busy_s: float,
-        share: float,
-        least: int = 0,
-        prompts_s: float = 0.0,
-        *,
-        is_waiting: bool = True,
-    ) -> LengthDecision:
+    def decide(self, batch: DraftBatch) -> LengthDecision:
         """Decide for the candidates of both modes, sequence by sequence.
 
-        `model_free` is None where there are no models or no model-free drafters. `busy_s`, `share`:
-        see `app.stages.length.marginal.draft_lengths`; `prompts_s`: see `DraftBatch`. `is_waiting`:
-        whether the drafts of `full` are waited for, as those of models are; others the verifier makes itself.
-        Every sequence that may asks for `least` tokens at least, whatever their expected gain.
+        Every sequence that may asks for `batch.least` tokens at least, whatever their expected gain.
         """
-        self._silent_steps, self._silent_crowd = self._silent_steps + 1, len(full)
-        self._steps_without_models += 1
-        # Or a cost that was once measured wrong would stay so.
-        few_tried = model_free if self._trials % 2 == 0 else None  # models and model-free drafters in turn
+        full, model_free, costs = batch.candidates, batch.model_free, batch.costs
+        self._silent_crowd = len(full)
+        self._any.steps += 1
+        self._models.steps += 1
         models = self.modes.with_models
-        tried_costs = (self.modes.model_free if few_tried else models).costs
-        is_trial = self._silent_steps > self._trial_after and self._silent_steps > min(
-            trial_steps(few_tried or full, costs, tried_costs) / EARLY_TRIAL_SHARE, LATEST_ASK_STEPS
+        alone = self.modes.model_free
+        beside_s = max(0.0, batch.prompts_s - costs.seconds(1))  # reading the weights is a part of either step
+        price = DraftPrice(
+            models.costs,
+            batch.busy_s,
+            beside_s,
+            batch.prompts_s if batch.has_models else 0.0,  # what the verifier drafts itself is not waited for
+            batch.core_share,
         )
-        tries_few = is_trial and few_tried is not None
-        must_ask = (is_trial and not tries_few) or (
-            self._steps_without_models > ASK_AFTER_STEPS
-            and self._steps_without_models > most_steps(full, costs, models.costs)
-        )
-        beside_s = max(0.0, prompts_s - costs.seconds(1))  # reading the weights is a part of either step
-
-        def asked(
-            of: list[Candidate], mode: DraftMode, must_ask: bool, between_s: float, share: float, beat: float = 1.0
-        ) -> tuple[list[int], float]:
-            found = draft_lengths(
-                of,
-                costs,
-                mode.costs,
-                busy_s=busy_s,
-                beside_s=beside_s,
-                between_s=between_s,
-                share=share,
-                beat=beat,
-            )
-            return (trial_lengths(of, costs), found[1]) if must_ask and not any(found[0]) else found
-
         few: list[int] = []
         few_gain = 1.0
+        tries_few = False
         if model_free is not None:
-            few, few_gain = asked(  # in the verifier's own process: nothing hides them, and it waits for nothing
-                model_free, self.modes.model_free, tries_few, 0.0, share=1.0
-            )
+            tries_few = self._any.is_trial_due(model_free, costs, alone.costs)
+            # In the verifier's own process: nothing hides them, and it waits for nothing.
+            own = DraftPrice(alone.costs, batch.busy_s, beside_s, share=1.0)
+            few, few_gain = _asked(model_free, costs, own, 1.0, tries_few)
+        # The more is gained without models, the less often they are tried.
+        must_ask = self._models.is_trial_due(full, costs, models.costs, few_gain)
         beat = 1.0 if must_ask or self._is_full_due else few_gain
-        between_s = prompts_s if is_waiting else 0.0
-        depths, gain = asked(full, models, must_ask, between_s, share, beat)
+        depths, gain = _asked(full, costs, price, beat, must_ask)
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True
-        depths = [max(depth, min(least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
+        depths = [max(depth, min(batch.least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
         # Probes go with the rest, or to model-free drafters.
         is_model_free = is_model_free or (model_free is not None and not any(depths))
-        probing, mode = full, models
-        if model_free is not None and is_model_free:
-            probing, mode = model_free, self.modes.model_free
-        probes = probe(probing, depths, costs, mode.costs, share)
-        if is_trial:
-            self._trials += 1
-            self._trial_after = min(most_steps(full, costs, models.costs), 2 * self._trial_after)
-        elif any(depths):
-            self._trial_after = FIRST_TRIAL_STEPS
-        if any(depths) and not is_model_free and self._model_free_rounds >= 0:
-            longer = 2 * self._full_after if few_gain >= gain else FULL_AFTER_ASKS
-            self._full_after = min(most_steps(full, costs, models.costs), longer)
-        self._record(depths, is_model_free)
+        probing, mode = (full, models) if model_free is None or not is_model_free else (model_free, alone)
+        probes = probe(probing, depths, costs, mode.costs, batch.core_share)
+        most = most_steps(full, costs, models.costs)
+        self._any.record(most, is_trial=tries_few or must_ask, drafts=any(depths))
+        self._models.record(most, is_trial=must_ask, drafts=any(depths) and not is_model_free)
+        if any(depths):
+            self._record(is_model_free, few_gain >= gain, most)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
         for candidates in (full, model_free or []):
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
                 candidate.expectation.record_asked(depth or int(is_probe), is_probe)
-        enough = LEAST_SURVIVAL
-        if not is_model_free:
-            enough = least_survival(
-                full, depths, costs, models.costs, busy_s=busy_s, beside_s=beside_s, between_s=between_s, share=share
-            )
+        enough = LEAST_SURVIVAL if is_model_free else least_survival(full, depths, costs, price)
         return LengthDecision(depths, probes, is_model_free, worth_s(chosen, depths, costs), least_survival=enough)
 
     @property
@@ -201,9 +186,17 @@ class LengthController:
         """
         return not 0 <= self._model_free_rounds < self._full_after
 
-    def _record(self, depths: list[int], is_model_free: bool) -> None:
-        if any(depths):
-            self._silent_steps = 0
-            self._steps_without_models = self._steps_without_models if is_model_free else 0
-            is_counted = is_model_free or self._model_free_rounds < 0
-            self._model_free_rounds = self._model_free_rounds + 1 if is_counted else 0
+    def _record(self, is_model_free: bool, does_as_well: bool, most: int) -> None:
+        """Record a round of drafts. `does_as_well`: model-free ones gain as much; `most`: see `most_steps`."""
+        if not is_model_free and self._model_free_rounds >= 0:
+            self._full_after = min(most, 2 * self._full_after if does_as_well else FULL_AFTER_ASKS)
+        is_counted = is_model_free or self._model_free_rounds < 0
+        self._model_free_rounds = self._model_free_rounds + 1 if is_counted else 0
+
+
+def _asked(
+    candidates: list[Candidate], costs: StepCosts, price: DraftPrice, beat: float, is_trial: bool
+) -> tuple[list[int], float]:
+    """Return the lengths that pay and their gain; where none does those of a trial, if it is one."""
+    depths, gain = draft_lengths(candidates, costs, price, beat)
+    return (trial_lengths(candidates, costs) if is_trial and not any(depths) else depths), gain

@@ -4,6 +4,7 @@ Pure functions of estimates and costs: nothing here sends or changes state.
 """
 
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -41,39 +42,68 @@ class Candidate(NamedTuple):
         return max(1, min(HORIZON_TOKENS, self.remaining) // 2)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftPrice:
+    """Price drafts: the seconds that they add to a round of the verifier.
+
+    Asking b sequences for at most d tokens takes D = draft_costs.seconds(b, d), hop included. While the verifier
+    has `busy_s` of other work, D hides behind it except for the `share` of the verifier's pace that drafters on
+    the same cores take (0: other machines, 1: the very same cores); what is longer than `busy_s` is waited
+    for in full. In an idle system that is all of D.
+
+    Prompts that wait to be read add `beside_s` to the step with drafts or without. While drafts are
+    waited for the verifier reads prompts alone for `between_s`, and plain decoding would have gone on:
+    a round with drafts takes the longer of D and that.
+    """
+
+    draft_costs: DraftCosts
+    busy_s: float = 0.0
+    beside_s: float = 0.0
+    between_s: float = 0.0
+    share: float = 0.0
+
+    def table(self, batch: int, depth: int) -> np.ndarray:
+        """Return the exposed seconds of drafting, for the sizes of up to `batch` sequences and up to `depth` tokens.
+
+        (bit length of `batch` + 1, depth + 1) float64: drafting costs the same for all batches of as many bits.
+        """
+        sizes = [1 << bits for bits in range(batch.bit_length())]
+        seconds = [[self.draft_costs.seconds(size, tokens) for tokens in range(depth + 1)] for size in [0, *sizes]]
+        exposed_s = self._exposed_s(np.array(seconds))
+        exposed_s[0] = exposed_s[:, 0] = 0.0  # nothing is drafted
+        return exposed_s
+
+    def seconds(self, batch: int, depth: int) -> float:
+        """Return the exposed seconds of drafting `depth` tokens, at least one, for `batch` sequences."""
+        return float(self._exposed_s(np.array([self.draft_costs.seconds(batch, depth)]))[0])
+
+    def reading_s(self, candidate: Candidate) -> float:
+        """Return the exposed seconds of reading what drafters have not seen of it."""
+        return candidate.read_s * (self.share if self.busy_s or self.between_s else 1.0)
+
+    def _exposed_s(self, draft_s: np.ndarray) -> np.ndarray:
+        if self.between_s:
+            return np.maximum(draft_s, self.between_s) + self.share * np.minimum(draft_s, self.between_s)
+        return draft_s - np.minimum(draft_s, self.busy_s) * (1.0 - self.share)
+
+
 def draft_lengths(
-    candidates: Listed[Candidate],
-    costs: StepCosts,
-    draft_costs: DraftCosts,
-    *,
-    busy_s: float = 0.0,
-    beside_s: float = 0.0,
-    between_s: float = 0.0,
-    share: float = 0.0,
-    beat: float = 1.0,
+    candidates: Listed[Candidate], costs: StepCosts, price: DraftPrice, beat: float = 1.0
 ) -> tuple[list[int], float]:
     """Return the draft tokens to request for each of B candidates, and the gain.
 
     The candidates go into their next round together. Drafts that do not exist yet have a price, so
     it is in the denominator: of all draft lengths, take the one that maximises (B + expected
-    survival of the n tokens requested) / (T(B + n) + exposed draft time). Asking b sequences for at
-    most d tokens takes D = draft_costs.seconds(b, d), hop included, and reading what drafters have
-    not seen of them, spread over a sequence's horizon. While the verifier has `busy_s` of other
-    work, D hides behind it except for the `share` of the verifier's pace that drafters on the same
-    cores take (0: other machines, 1: the very same cores); what is longer than `busy_s` is waited
-    for in full. In an idle system that is all of D; hence 0 for all where speculation does not gain
-    MIN_GAIN. Survival falls with depth, so for each cap on the depth the best n tokens are a prefix
-    of one sorted list; all prefixes of all caps are tried.
-
-    Prompts that wait to be read add `beside_s` to the step with drafts or without. While drafts are
-    waited for the verifier reads prompts alone for `between_s`, and plain decoding would have gone on:
-    a round with drafts takes the longer of D and that.
+    survival of the n tokens requested) / (T(B + n) + exposed draft time). The exposed time is what
+    `price` says, and reading what drafters have not seen, spread over a sequence's horizon. 0 for all
+    where speculation does not gain MIN_GAIN, and where the gain is below `beat`. Survival falls with depth,
+    so for each cap on the depth the best n tokens are a prefix of one sorted list; all prefixes of all
+    caps are tried.
 
     A sequence that did not ask last time must gain HYSTERESIS more to begin again. The caller records what
     was asked (`AcceptanceEstimate.record_asked`): nothing changes here. The gain is the expected pace
     over that of plain decoding, 1 where nothing is requested.
     """
-    price = _Price(draft_costs, busy_s, share, beside_s, between_s)
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
     return _best(candidates, survivals, fainter, costs, price, beat)
@@ -93,7 +123,7 @@ def probe(
     if not any(chosen):
         return chosen
     survivals = [[PROBE_ACCEPTANCE**depth for depth in range(1, c.limit + 1)] for c in candidates]
-    _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, _Price(draft_costs, 0.0, share))
+    _, ratio = _best(candidates, survivals, [1.0] * len(candidates), costs, DraftPrice(draft_costs, share=share))
     gain_s = (1.0 - 1.0 / ratio) * costs.seconds(len(candidates)) / len(candidates)  # a round, of one's share
     cost_s = draft_costs.seconds(1, 1)
     return [
@@ -118,17 +148,7 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
     return max(0.0, plain_s * (1.0 + expected / len(candidates)) - with_s)
 
 
-def least_survival(
-    candidates: Listed[Candidate],
-    depths: Listed[int],
-    costs: StepCosts,
-    draft_costs: DraftCosts,
-    *,
-    busy_s: float = 0.0,
-    beside_s: float = 0.0,
-    between_s: float = 0.0,
-    share: float = 0.0,
-) -> float:
+def least_survival(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, price: DraftPrice) -> float:
     """Return the survival that a guess must have for one more token behind it to pay, in any sequence of the batch.
 
     Right with chance p it adds p to the B + S tokens of a round, S being the expected survival of the n that are
@@ -137,18 +157,19 @@ def least_survival(
 
         p = (B + S) / (T(B + n) + D(b, d)) x ((T(B + 2n) - T(B + n)) / n + (D(b, 2d) - D(b, d)) / (d b)),
 
-    T and the exposed draft time D being priced as `draft_lengths` does. It is LEAST_SURVIVAL at most, and before any
+    T being the step's seconds and D the exposed ones of drafting. It is LEAST_SURVIVAL at most, and before any
     draft: a step of drafting that other chains of the round take in any case costs a chain nothing.
     """
     asked, rows, deepest = sum(map(bool, depths)), sum(depths), max(depths, default=0)
-    if not asked or not draft_costs.is_known:
+    if not asked or not price.draft_costs.is_known:
         return LEAST_SURVIVAL
-    price = _Price(draft_costs, busy_s, share, beside_s, between_s)
     expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
     rows_s, twice_s = (costs.seconds(len(candidates) + n) for n in (rows, 2 * rows))
     draft_s, longer_s = (price.seconds(asked, depth) for depth in (deepest, 2 * deepest))
     reading = costs.reading
-    step_s = rows_s + beside_s + reading.step_s((c.context, 1 + n) for c, n in zip(candidates, depths, strict=True))
+    step_s = (
+        rows_s + price.beside_s + reading.step_s((c.context, 1 + n) for c, n in zip(candidates, depths, strict=True))
+    )
     context = sum(c.context * n for c, n in zip(candidates, depths, strict=True)) / rows
     row_s = (twice_s - rows_s) / rows + context * reading.row_token_s
     token_s = (longer_s - draft_s) / (deepest * asked)
@@ -163,7 +184,8 @@ def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: f
     tokens are right with chance m on average. Models add to a round what the two sums differ by, but
     MODELS_PART of the tokens at least, which they have before anything is known. Where model-free
     drafters are right with chance p, a model can add (1 - p) / (1 - m) of that, each token at the price
-    of one at present, round_s / (1 + expected); it takes `model_s`. They are even at
+    of one at present, round_s / (1 + expected), `round_s` being one sequence's part of the round; drafting
+    for one more takes `model_s`: next to nothing where a step of drafting takes as long for many. They are even at
     1 - p = (1 - m) model_s / (what models add x the token's price).
     """
     expected = sum(full)
@@ -174,41 +196,7 @@ def skip_models_above(full: Listed[float], model_free: Listed[float], round_s: f
 
 def warm_up() -> None:
     """Compile what `draft_lengths` calls, before it is urgent."""
-    draft_lengths([Candidate(AcceptanceEstimate(), 1)], StepCosts({1: 1.0}), DraftCosts())
-
-
-class _Price:
-    """Price drafts: the seconds that they add to the round."""
-
-    def __init__(
-        self, draft_costs: DraftCosts, busy_s: float, share: float, beside_s: float = 0.0, between_s: float = 0.0
-    ) -> None:
-        self.beside_s = beside_s  # in any round
-        self._draft_costs, self._busy_s, self._share, self._between_s = draft_costs, busy_s, share, between_s
-
-    def table(self, batch: int, depth: int) -> np.ndarray:
-        """Return the exposed seconds of drafting, for the sizes of up to `batch` sequences and up to `depth` tokens.
-
-        (bit length of `batch` + 1, depth + 1) float64: drafting costs the same for all batches of as many bits.
-        """
-        sizes = [1 << bits for bits in range(batch.bit_length())]
-        seconds = [[self._draft_costs.seconds(size, tokens) for tokens in range(depth + 1)] for size in [0, *sizes]]
-        exposed_s = self._exposed_s(np.array(seconds))
-        exposed_s[0] = exposed_s[:, 0] = 0.0  # nothing is drafted
-        return exposed_s
-
-    def seconds(self, batch: int, depth: int) -> float:
-        """Return the exposed seconds of drafting `depth` tokens, at least one, for `batch` sequences."""
-        return float(self._exposed_s(np.array([self._draft_costs.seconds(batch, depth)]))[0])
-
-    def _exposed_s(self, draft_s: np.ndarray) -> np.ndarray:
-        if self._between_s:
-            return np.maximum(draft_s, self._between_s) + self._share * np.minimum(draft_s, self._between_s)
-        return draft_s - np.minimum(draft_s, self._busy_s) * (1.0 - self._share)
-
-    def reading_s(self, candidate: Candidate) -> float:
-        """Return the exposed seconds of reading what drafters have not seen of it."""
-        return candidate.read_s * (self._share if self._busy_s or self._between_s else 1.0)
+    draft_lengths([Candidate(AcceptanceEstimate(), 1)], StepCosts({1: 1.0}), DraftPrice(DraftCosts()))
 
 
 def _best(
@@ -216,7 +204,7 @@ def _best(
     survivals: list[list[float]],
     weights: list[float],
     costs: StepCosts,
-    price: _Price,
+    price: DraftPrice,
     beat: float = 1.0,
 ) -> tuple[list[int], float]:
     """Return the draft lengths of the best pace, and that pace over that of plain decoding."""

@@ -47,6 +47,14 @@ def test_a_larger_batch_is_not_bounded_by_a_smaller_one() -> None:
     assert taught(*[(1, 4, 0.020)] * 5, (8, 4, 0.050)).seconds(8, 4) == pytest.approx(0.050, rel=0.1)
 
 
+def test_a_sequence_adds_little_where_many_take_as_long_as_one() -> None:
+    alike = taught(*[(batch, 4, 0.020) for batch in (1, 2, 4) for _ in range(5)])
+    assert (alike.added_s(4, 4), alike.added_s(1, 4)) == (pytest.approx(0.0, abs=1e-6), pytest.approx(0.020, rel=0.1))
+    each = taught(*[(batch, 4, 0.020 * batch) for batch in (1, 2, 4) for _ in range(5)])
+    assert each.added_s(4, 4) == pytest.approx(0.020, rel=0.1)
+    assert taught(*[(1, 4, 0.020)] * 5, *[(2, 4, 0.010)] * 5).added_s(2, 4) == 0.0
+
+
 def test_another_split_is_expected_by_the_nearest_known_one() -> None:
     costs = taught(*[(1, 4, 0.020)] * 5)
     costs.expect(3, 2.0)

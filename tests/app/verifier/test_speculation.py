@@ -184,6 +184,26 @@ def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, sha
     assert not any(job.is_last and job.run_ahead for job in one.speculation.final_jobs(sequence))
 
 
+@pytest.mark.parametrize(
+    ("wish", "added_s", "may"),
+    [("none", 1.0, True), ("rounds", 1.0, False), ("none", 0.0, False)],
+    ids=["alone", "models run ahead", "a sequence adds nothing"],
+)
+def test_models_are_skipped_only_where_that_saves_time(wish, added_s, may):
+    """Four sequences whose model-free drafters are right as often as all are."""
+    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, ("lookup",)))
+    sequences = [start(one, name) for name in "abcd"]
+    for sequence in sequences:
+        for _ in range(30):
+            for mode in (one.lengths.modes.with_models, one.lengths.modes.model_free):
+                mode.of(sequence.record).update(4, 2)
+    for batch in (1, 2, 4):
+        for _ in range(5):
+            one.speculation.pending.model_costs.update(batch, 3, 1.0 + batch * added_s)
+    jobs = one.speculation.jobs(sequences, [3] * 4, Policy())
+    assert [job.skip_models_above < 1.0 for job in jobs] == [may] * 4
+
+
 def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():
     one = parts()
     assert one.speculation.final_jobs(start(one, "r")) == []

@@ -41,10 +41,14 @@ def lengths() -> LengthController:
     return found
 
 
+def batch_of(full: list[Candidate], model_free: list[Candidate] | None = None, costs: StepCosts = COSTS) -> DraftBatch:
+    return DraftBatch(full, model_free, has_models=True, lengths={}, costs=costs, now_s=0.0)
+
+
 def decide(lengths: LengthController, costs: StepCosts = COSTS) -> bool | None:
     """Tell whether model-free drafters alone are asked; None where none is."""
     full, model_free = ([Candidate(way.of(RECORD), 4)] for way in (lengths.modes.with_models, lengths.modes.model_free))
-    found = lengths.decide(full, model_free, costs, 0.0, 0.0)
+    found = lengths.decide(batch_of(full, model_free, costs))
     return found.is_model_free if any(found.depths) else None
 
 
@@ -138,7 +142,7 @@ def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
     )
     assert decide(lengths) is True
     full, model_free = ([Candidate(way.of(RECORD), 4)] for way in (lengths.modes.with_models, lengths.modes.model_free))
-    found = lengths.decide(full, model_free, COSTS, 0.0, 0.0)
+    found = lengths.decide(batch_of(full, model_free))
     assert not found.is_model_free and found.depths[0] > 1
 
 
@@ -150,9 +154,8 @@ def test_what_looks_dear_is_tried_with_the_whole_batch():
     flat = StepCosts({1: 0.050, 64: 0.051})
 
     def step() -> list[int]:
-        return lengths.decide(
-            [Candidate(lengths.modes.with_models.of(r), 8) for r in records], None, flat, 0.0, 0.0
-        ).depths
+        full = [Candidate(lengths.modes.with_models.of(r), 8) for r in records]
+        return lengths.decide(batch_of(full, costs=flat)).depths
 
     asked = [step() for _ in range(200)]
     trials = [i for i, depths in enumerate(asked) if any(depths)]
@@ -163,6 +166,30 @@ def test_what_looks_dear_is_tried_with_the_whole_batch():
     assert min(step()) > 0
 
 
+@pytest.mark.parametrize("accepted, least_steps", [(0.1, 80), (4.0, 400)], ids=["little", "much"])
+def test_models_are_tried_the_later_the_more_is_gained_without_them(accepted, least_steps):
+    """Four steps go by in a trial of models, which look dear; the others draft meanwhile."""
+    lengths, flat = LengthController(), StepCosts({1: 0.050, 64: 0.0505})
+    lengths.modes.with_models.costs.update(1, TRIAL_TOKENS, 4 * flat.seconds(1))
+    lengths.modes.model_free.costs.update(1, TRIAL_TOKENS, 0.0)
+    for i in range(60):
+        lengths.modes.model_free.of(RECORD).update(4, int(accepted) or int(i % 10 == 0))
+    asked = [decide(lengths, flat) for _ in range(least_steps + 2)]
+    assert asked.count(False) == 1 and asked.index(False) == pytest.approx(least_steps, abs=1)
+    assert asked.count(True) > least_steps // 2
+
+
+def test_a_trial_asks_for_what_pays_at_no_price():
+    """Before any draft a hop is taken for a millisecond, a third of this step, which is more than drafts bring."""
+    lengths, quick = LengthController(), StepCosts({1: 0.0027, 2: 0.0029, 4: 0.0034, 64: 0.020})
+    for i in range(60):
+        for way in (lengths.modes.with_models, lengths.modes.model_free):
+            way.of(RECORD).update(1, int(i % 4 == 0))
+    asked = [decide(lengths, quick) for _ in range(2 * FIRST_TRIAL_STEPS)]
+    assert asked[:FIRST_TRIAL_STEPS] == [None] * FIRST_TRIAL_STEPS
+    assert any(one is not None for one in asked)
+
+
 @pytest.mark.parametrize("read_s", [0.0, 0.100])
 def test_trials_of_models_take_a_small_part_of_the_time(read_s):
     """Drafts are right and take too long here; what a trial takes is the draft and the reading before it."""
@@ -171,10 +198,7 @@ def test_trials_of_models_take_a_small_part_of_the_time(read_s):
     for _ in range(30):
         lengths.modes.update(RECORD, tree("small"), RIGHT, (), is_model_free=False)
     candidate = Candidate(lengths.modes.with_models.of(RECORD), TRIAL_TOKENS, read_s)
-    asked = [
-        not lengths.is_quiet([RECORD]) and any(lengths.decide([candidate], None, COSTS, 0.0, 0.0).depths)
-        for _ in range(steps)
-    ]
+    asked = [not lengths.is_quiet([RECORD]) and any(lengths.decide(batch_of([candidate])).depths) for _ in range(steps)]
     late = asked[steps // 3 :]  # the first ones come sooner, to find what pays
     assert 0 < (sum(late) - 1) * (draft_s + read_s) <= TRIAL_SHARE * len(late) * step_s
 

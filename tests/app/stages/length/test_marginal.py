@@ -13,15 +13,20 @@ from app.stages.length.marginal import (
     LEAST_ENOUGH,
     MIN_GAIN,
     Candidate,
+    DraftPrice,
+    draft_lengths,
     least_survival,
     probe,
     skip_models_above,
     worth_s,
 )
-from app.stages.length.marginal import draft_lengths as decide
 from tests.steps import lines_run
 
 MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
+
+
+def decide(candidates: list[Candidate], costs: StepCosts, drafts: DraftCosts, beat: float = 1.0, **work):
+    return draft_lengths(candidates, costs, DraftPrice(drafts, **work), beat)
 
 
 def ask(*words, **rest) -> list[int]:
@@ -262,21 +267,24 @@ def even(candidates: list[Candidate], depths: list[int], drafts: DraftCosts, exp
 @pytest.mark.parametrize("depths", [[3, 2, 0], [1, 4, 4], [2, 0, 0]])
 def test_the_least_survival_is_where_one_more_token_neither_gains_nor_loses(depths: list[int]) -> None:
     drafts, candidates = drafter(0.0005), some(learnt(3), learnt(2), learnt(1))
-    least = least_survival(candidates, depths, LINEAR, drafts)
+    least = least_survival(candidates, depths, LINEAR, DraftPrice(drafts))
     assert least == pytest.approx(even(candidates, depths, drafts), rel=0.02)
-    hidden = least_survival(candidates, depths, LINEAR, drafts, busy_s=1.0, share=0.25)
+    hidden = least_survival(candidates, depths, LINEAR, DraftPrice(drafts, busy_s=1.0, share=0.25))
     assert hidden == pytest.approx(even(candidates, depths, drafts, 0.25), rel=0.02) and hidden < least
-    between = least_survival(candidates, depths, LINEAR, drafts, between_s=1.0)
+    between = least_survival(candidates, depths, LINEAR, DraftPrice(drafts, between_s=1.0))
     assert between < hidden, "the verifier reads prompts meanwhile in any case"
     long = [c._replace(context=8000) for c in candidates]
     costs = StepCosts({1: 0.030, 2: 0.0301, 64: 0.0363}, reading=Reading(1e-8, 1e-8))
-    assert least_survival(long, depths, costs, drafts) > least, "each row reads the context"
+    assert least_survival(long, depths, costs, DraftPrice(drafts)) > least, "each row reads the context"
 
 
 def test_drafters_stop_the_sooner_the_more_their_tokens_and_rows_cost() -> None:
     candidates, depths = some(learnt(3)), [3]
-    found = [least_survival(candidates, depths, LINEAR, drafter(step_s)) for step_s in (0.0001, 0.0004, 0.0008, 0.1)]
+    found = [
+        least_survival(candidates, depths, LINEAR, DraftPrice(drafter(step_s)))
+        for step_s in (0.0001, 0.0004, 0.0008, 0.1)
+    ]
     assert found[0] < found[1] < found[2] < found[3] == LEAST_SURVIVAL
-    assert least_survival(candidates, depths, MEASURED, drafter(0.001)) > found[1], "rows that cost more"
-    assert least_survival(candidates, depths, LINEAR, DraftCosts()) == LEAST_SURVIVAL, "nothing is known"
-    assert least_survival(candidates, [0], LINEAR, drafter(0.001)) == LEAST_SURVIVAL
+    assert least_survival(candidates, depths, MEASURED, DraftPrice(drafter(0.001))) > found[1], "rows that cost more"
+    assert least_survival(candidates, depths, LINEAR, DraftPrice(DraftCosts())) == LEAST_SURVIVAL, "nothing is known"
+    assert least_survival(candidates, [0], LINEAR, DraftPrice(drafter(0.001))) == LEAST_SURVIVAL
