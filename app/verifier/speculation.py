@@ -291,6 +291,7 @@ class Speculation:
             left = [(s, depth, route.away_from(slow, self._pool)) for s, depth, route in asked]
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
+            unread = {home: own for home, own in unread.items() if home not in slow}
         for sequence, _, route in asked + probed:
             self.router.record_asked(sequence.record, route)
             (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
@@ -298,8 +299,8 @@ class Speculation:
                 self._asked_models.add(sequence.record.id)
         self._model_free.update(sequence.record.id for sequence, _, _ in tabled)
         due_of = (
-            (tabled, self._wait(tabled, policy, worth_s, now_s, is_model_free=True)),
-            (asked, self._wait(asked, policy, worth_s, now_s, is_model_free=is_model_free)),
+            (tabled, self._wait(tabled, {}, policy, worth_s, now_s, is_model_free=True)),
+            (asked, self._wait(asked, unread, policy, worth_s, now_s, is_model_free=is_model_free)),
             (probed, self._probe(probed, policy, now_s, is_model_free=is_model_free)),
             (readings, self._probe(readings, policy, now_s, is_reading=True)),
         )
@@ -408,7 +409,7 @@ class Speculation:
         return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
 
     def _wait(
-        self, asked: Listed[Asked], policy: Policy, worth_s: float, now_s: float, *, is_model_free: bool
+        self, asked: Listed[Asked], unread: Unread, policy: Policy, worth_s: float, now_s: float, *, is_model_free: bool
     ) -> float:
         """Let the sequences wait for their trees; return until when, by the wall clock."""
         if not asked:
@@ -417,7 +418,6 @@ class Speculation:
         costs = (modes.model_free if is_model_free else modes.with_models).costs
         deepest = max(depth for _, depth, _ in asked)
         self._usual_depth, self._usual_costs = deepest, costs
-        unread = self._unread_by_home(asked, now_s)
         usual_s = self._usual_s(len(asked)) + costs.read_s(max(map(_total, unread.values()), default=0))
         if not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
             usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
