@@ -37,7 +37,18 @@ from bench.simulate.log import Log
 from bench.simulate.run import with_target
 
 PACE = "pace"
-KNOWN = ("vanilla", "specinfer", "cosine", "cosine without sharing", "faser", "pace without tables")
+KNOWN = (
+    "vanilla",
+    "specinfer",
+    "cosine",
+    "cosine without sharing",
+    "cosine without routing",
+    "cosine without control",
+    "faser without overlap",
+    "faser",
+    "pace without tables",
+)
+SHORT = Variant("vanilla of 1", {"plan": "vanilla", "lengths": "fixed:1"})  # the best fixed length where rows cost
 RESULTS = ROOT / "bench" / "results"
 Block = list[tuple[str, str]]  # domain and prompt of the requests that an arm is asked before the next arm's turn
 
@@ -101,7 +112,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 def arms() -> list[Variant]:
     """Return the ways of drafting that are compared."""
     known = {variant.name: variant for variant in variants(None, None)}
-    return [Variant(OFF, {"plan": "off"}), *(known[name] for name in KNOWN), Variant(PACE)]
+    return [Variant(OFF, {"plan": "off"}), SHORT, *(known[name] for name in KNOWN), Variant(PACE)]
 
 
 def live(args: argparse.Namespace) -> dict[str, Any]:
