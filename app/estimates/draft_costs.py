@@ -16,7 +16,7 @@ YOUNG = 2.5  # rounds, by weight: with fewer a lower one starts afresh, and a la
 LOWER = 0.9  # of what was expected: a lower one
 HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
-FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
+FEW_UNREAD = 9  # tokens of a sequence that a drafter reads along with its first guess: those of a whole draft and one
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
 
@@ -90,13 +90,14 @@ class DraftCosts:
         *,
         share: float = 1.0,
         is_beside: bool = False,
+        is_bound: bool = False,
     ) -> None:
         """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
 
         `share`: the part of the round that this tells of, as one sequence's answer does. `unread`: tokens that the
         drafter had not seen and had to read as well. `is_beside`: while the verifier was at
         work on the same cores, whose part of the seconds was guessed and left out. That only stands in until a round is
-        seen that was not.
+        seen that was not. `is_bound`: drafters did more besides, so that it counts only if it took less than expected.
         """
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
@@ -113,6 +114,8 @@ class DraftCosts:
             n, d, dd, t, dt = _NOTHING
         elif fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
             expected = _least(fitted, depth)
+            if is_bound and seconds >= expected:
+                return
             if seconds * MAX_JUMP < expected or (n < YOUNG and seconds < LOWER * expected):
                 n, d, dd, t, dt = _NOTHING
             seconds = min(seconds, MAX_JUMP * expected)

@@ -38,19 +38,19 @@ class Round:
         """Return the tokens/s with no more than `size` of each draft and nothing ahead: drafting, then a step."""
         return self._tokens(size) / (self._verify_s(size) + self.drafting_s(size))
 
-    def pace_ahead(self, size: int) -> float:
+    def pace_ahead(self, size: int, beside_s: float = 0.0) -> float:
         """Return the tokens/s where drafters run ahead of each verdict, `size` tokens of each draft at a time.
 
         Of b sequences a step takes T = T(b (1 + size)) and brings b + the sum of their survivals. If all
         are right, the target's own token included, with chance p, the next drafts were made meanwhile, and what
         they and that token, D', take longer than T is waited for; else drafters end the guess that
         they are at, half of it on average, and draft from the target's own tokens, D: the round takes
-        T + p max(0, D' - T) + (1 - p) (D + (D' - D) / 2). Papers 2.3 name the trade; the rule is ours.
+        T + p max(0, D' - T) + (1 - p) (D + (D' - D) / 2), and `beside_s`. Papers 2.3 name the trade; the rule is ours.
         """
         verify_s, draft_s, ahead_s = self._verify_s(size), self.drafting_s(size), self.drafting_s(size + 1)
         kept = prod(own[min(size, len(own) - 1)] for own in self.survivals)
         waited_s = kept * max(0.0, ahead_s - verify_s) + (1.0 - kept) * (draft_s + (ahead_s - draft_s) / 2.0)
-        return self._tokens(size) / (verify_s + waited_s)
+        return self._tokens(size) / (verify_s + waited_s + beside_s)
 
     @property
     def best_ahead(self) -> int:

@@ -179,6 +179,7 @@ class PendingDrafts:
                 unread,
                 share=answers / batch.sequences,
                 is_beside=beside_s > 0.0,
+                is_bound=batch.is_probe,
                 is_model_free=batch.is_model_free,
                 skipped=message.skipped,
             )
@@ -189,13 +190,18 @@ class PendingDrafts:
             return
         beside_s = self._beside_s(batch, message.models_s)
         models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
-        sequences = batch.sequences
-        self.model_costs.update(sequences, batch.depth, models_s, unread, share=share, is_beside=is_beside)
+        # Before a probe drafters read what they missed, which an ordinary round does not have them do.
+        sequences, is_bound = batch.sequences, batch.is_probe
+        self.model_costs.update(
+            sequences, batch.depth, models_s, unread, share=share, is_beside=is_beside, is_bound=is_bound
+        )
         if message.guessed and not message.skipped:
             guessed = min(message.guessed, batch.depth)
             if not unread and not is_beside:
                 self.guess_error.update(self._modes.guessing.seconds(sequences, guessed), models_s)
-            self._modes.guessing.update(sequences, guessed, models_s, unread, share=share, is_beside=is_beside)
+            self._modes.guessing.update(
+                sequences, guessed, models_s, unread, share=share, is_beside=is_beside, is_bound=is_bound
+            )
 
     def _beside_s(self, batch: AskedBatch, took_s: float) -> float:
         """Return what the verifier worked while drafts were made on its cores, if each side had its half of them.

@@ -6,6 +6,7 @@ The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from types import MappingProxyType
 from typing import Final
@@ -397,7 +398,23 @@ class Speculation:
             core_share=pool.core_share,
             least=policy.min_draft_tokens,
             load=len(self.sequences),
+            ahead=partial(self._ahead, full) if pool.models and not others else None,
         )
+
+    def _ahead(self, candidates: Listed[Candidate]) -> tuple[int, float]:
+        """Return the draft tokens to wait for while drafters run ahead, and the pace with them over plain decoding.
+
+        0 and 1 where they do not, or nothing is known of what a guess takes.
+        """
+        if not self.lengths.modes.guessing.is_known or not all(c.limit for c in candidates):
+            return 0, 1.0
+        asked = self._round([(c.expectation, c.limit) for c in candidates])
+        size = self._overlap.chunk(asked, self._pool.core_share)
+        if size is None:
+            return 0, 1.0
+        read_s = sum(c.read_s / c.horizon for c in candidates)
+        plain_s = self._costs.seconds(len(candidates)) / len(candidates)  # a token's
+        return size, plain_s * asked.pace_ahead(size, read_s)
 
     def _prompts_s(self, sequences: list[Sequence], policy: Policy) -> float:
         """Return the seconds of the step of prompts alone that the verifier makes while these wait; 0 for none."""

@@ -12,7 +12,16 @@ from app.estimates.draft_costs import DraftCosts
 from app.estimates.step_costs import StepCosts
 from app.messages import LEAST_SURVIVAL, Record
 from app.stages.length.draft_modes import DraftModes
-from app.stages.length.marginal import Candidate, DraftPrice, draft_lengths, least_survival, probe, warm_up, worth_s
+from app.stages.length.marginal import (
+    MIN_GAIN,
+    Candidate,
+    DraftPrice,
+    draft_lengths,
+    least_survival,
+    probe,
+    warm_up,
+    worth_s,
+)
 from app.stages.length.planner import DraftBatch, LengthDecision
 from app.state import Tree
 
@@ -158,6 +167,11 @@ class LengthController:
         must_ask = self._models.is_trial_due(full, costs, models.costs, few_gain)
         beat = 1.0 if must_ask or self._is_full_due else few_gain
         depths, gain = _asked(full, costs, price, beat, must_ask)
+        if batch.ahead is not None and not any(depths):
+            # What drafts took of late is not what they take once drafters run ahead.
+            size, ahead_gain = batch.ahead()
+            if ahead_gain > max(MIN_GAIN, beat):
+                depths, gain = [min(size, c.limit) for c in full], ahead_gain
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True

@@ -70,14 +70,17 @@ class DraftModes:
         *,
         share: float = 1.0,
         is_beside: bool = False,
+        is_bound: bool = False,
         is_model_free: bool,
         skipped: Listed[str] = (),
     ) -> None:
-        """Learn that drafts took `seconds`, deciding included (`DraftCosts.update`, as `share` and `is_beside`).
+        """Learn that drafts took `seconds`, deciding included. See `DraftCosts.update`.
 
         `skipped`: models that were not run, a round which does not show what models take.
         """
         if is_model_free:
             self.model_free.costs.update(batch, depth, seconds, share=share)
         elif not skipped:
-            self.with_models.costs.update(batch, depth, seconds, unread, share=share, is_beside=is_beside)
+            self.with_models.costs.update(
+                batch, depth, seconds, unread, share=share, is_beside=is_beside, is_bound=is_bound
+            )

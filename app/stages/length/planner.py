@@ -1,6 +1,6 @@
 """Define the interface of all rules of draft lengths: a batch in, a decision out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,8 +17,10 @@ from app.state import Tree
 class DraftBatch:
     """Sequences that go into their next round together, and the bounds on what they may ask for.
 
-    `busy_s`, `core_share`: see `app.stages.length.marginal.draft_lengths`. `prompts_s`: seconds of a step of
-    the prompts alone that wait to be read, which the verifier makes while it waits for drafts.
+    `busy_s`, `core_share`: see `app.stages.length.marginal.DraftPrice`. `prompts_s`: seconds of a step of
+    the prompts alone that wait to be read, which the verifier makes while it waits for drafts. `ahead` returns
+    the draft tokens of each sequence to wait for where drafters run ahead of each verdict, and the pace with
+    them over plain decoding; None where other work goes on meanwhile.
     """
 
     candidates: list[Candidate]  # as drafters with models see them
@@ -30,6 +32,7 @@ class DraftBatch:
     busy_s: float = 0.0
     prompts_s: float = 0.0
     core_share: float = 0.0
+    ahead: Callable[[], tuple[int, float]] | None = None
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
     load: int = 0  # sequences of the verifier, those not in this batch included
 

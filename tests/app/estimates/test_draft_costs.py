@@ -55,6 +55,19 @@ def test_a_sequence_adds_little_where_many_take_as_long_as_one() -> None:
     assert taught(*[(1, 4, 0.020)] * 5, *[(2, 4, 0.010)] * 5).added_s(2, 4) == 0.0
 
 
+def test_a_bound_can_only_lower_what_is_known() -> None:
+    costs = taught(*[(1, 1, 0.020)] * 5)
+    for _ in range(5):
+        costs.update(1, 1, 0.040, is_bound=True)
+    assert costs.seconds(1, 1) == pytest.approx(0.020, rel=0.1)
+    for _ in range(5):
+        costs.update(1, 1, 0.010, is_bound=True)
+    assert costs.seconds(1, 1) < 0.015
+    unknown = DraftCosts()
+    unknown.update(1, 1, 0.040, is_bound=True)
+    assert unknown.seconds(1, 1) == pytest.approx(0.040, rel=0.1), "better than nothing"
+
+
 def test_another_split_is_expected_by_the_nearest_known_one() -> None:
     costs = taught(*[(1, 4, 0.020)] * 5)
     costs.expect(3, 2.0)

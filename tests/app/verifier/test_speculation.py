@@ -204,6 +204,37 @@ def test_models_are_skipped_only_where_that_saves_time(wish, added_s, may):
     assert [job.skip_models_above < 1.0 for job in jobs] == [may] * 4
 
 
+def test_a_probe_shows_only_that_drafts_take_less():
+    """Before it drafters read what was committed while they were not asked."""
+    one = parts(clock=(clock := HandClock()))
+    for _ in range(9):
+        one.draft_costs.update(1, 1, 0.020)
+    sequence = start(one, "r", length=5, generated=1)
+    for took_s, shown_s, depth in ((0.020, 0.020, 1), (0.060, 0.020, 0), (0.005, 0.005, 0)):
+        one.speculation.jobs([sequence], [depth], Policy(), [not depth])
+        clock.now_s += took_s
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=0.9 * took_s, confidence={"small": 0.9}))
+        assert one.draft_costs.seconds(1, 1) == pytest.approx(shown_s, rel=0.2)
+        sequence.kv.tokens.append(7)
+
+
+@pytest.mark.parametrize(("wish", "share", "may"), [("auto", 0.0, True), ("none", 0.0, False), ("auto", 1.0, False)])
+def test_slow_drafters_that_run_ahead_are_asked(wish, share, may):
+    """A guess takes as long as a step, and is right nearly always: drafted beside the step it costs little."""
+    one = parts(costs=StepCosts({1: 0.050, 64: 0.051}), overlap=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
+    sequence = start(one, "r", max_tokens=90, generated=1)
+    for _ in range(60):
+        one.lengths.modes.with_models.of(sequence.record).update(8, 8)
+    for depth in (1, 4):
+        for _ in range(9):
+            one.draft_costs.update(1, depth, 0.120 * depth)
+            one.lengths.modes.guessing.update(1, depth, 0.040 * depth)
+    one.speculation.jobs([sequence], [1], Policy())  # the tokens so far are read there
+    one.speculation.receive(message(base=len(sequence.tokens), confidence={"small": 0.9}))
+    sequence.kv.tokens.append(7)
+    assert bool(one.speculation.request_drafts([sequence], Policy())) == may
+
+
 def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():
     one = parts()
     assert one.speculation.final_jobs(start(one, "r")) == []

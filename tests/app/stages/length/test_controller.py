@@ -1,5 +1,7 @@
 """Test the choice between models and model-free drafters alone: the mode of the higher gain, by its own costs."""
 
+from dataclasses import replace
+
 import pytest
 
 import app.stages.length.controller as module
@@ -188,6 +190,30 @@ def test_a_trial_asks_for_what_pays_at_no_price():
     asked = [decide(lengths, quick) for _ in range(2 * FIRST_TRIAL_STEPS)]
     assert asked[:FIRST_TRIAL_STEPS] == [None] * FIRST_TRIAL_STEPS
     assert any(one is not None for one in asked)
+
+
+def test_what_drafters_that_run_ahead_gain_is_not_judged_by_what_drafts_took(lengths):
+    """A round after a silent one waits for all of its draft; only those after it find it made."""
+    costs = StepCosts({1: 0.050, 64: 0.0505})
+    for _ in range(30):
+        lengths.modes.with_models.costs.update(1, 1, 0.200)
+        lengths.modes.update(RECORD, tree("small"), RIGHT, (), is_model_free=False)
+    full = [Candidate(lengths.modes.with_models.of(RECORD), 4)]
+
+    def asked(gain: float, model_free: list[Candidate] | None = None) -> tuple[list[int], bool]:
+        batch = replace(batch_of(full, model_free, costs), ahead=lambda: (2, gain))
+        found = lengths.decide(batch)
+        return found.depths, found.is_model_free
+
+    assert asked(1.5) == ([2], False)
+    assert asked(1.01) == ([0], False), "an estimate"
+    for _ in range(30):
+        lengths.modes.model_free.of(RECORD).update(4, 4)
+    tables = [Candidate(lengths.modes.model_free.of(RECORD), 4)]
+    asked(1.5, tables)
+    lengths._model_free_rounds = 0  # models have been tried
+    assert asked(1.5, tables) == ([4], True), "model-free drafters gain more"
+    assert asked(9.0, tables) == ([2], False)
 
 
 @pytest.mark.parametrize("read_s", [0.0, 0.100])
