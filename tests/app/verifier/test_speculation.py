@@ -221,7 +221,8 @@ def test_a_probe_shows_only_that_drafts_take_less():
 @pytest.mark.parametrize(("wish", "share", "may"), [("auto", 0.0, True), ("none", 0.0, False), ("auto", 1.0, False)])
 def test_slow_drafters_that_run_ahead_are_asked(wish, share, may):
     """A guess takes as long as a step, and is right nearly always: drafted beside the step it costs little."""
-    one = parts(costs=StepCosts({1: 0.050, 64: 0.051}), overlap=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
+    pool, clock = DrafterPool({"small": "draft:1"}, (), share), HandClock()
+    one = parts(costs=StepCosts({1: 0.050, 64: 0.051}), overlap=wish, pool=pool, clock=clock)
     sequence = start(one, "r", max_tokens=90, generated=1)
     for _ in range(60):
         one.lengths.modes.with_models.of(sequence.record).update(8, 8)
@@ -230,6 +231,7 @@ def test_slow_drafters_that_run_ahead_are_asked(wish, share, may):
             one.draft_costs.update(1, depth, 0.120 * depth)
             one.lengths.modes.guessing.update(1, depth, 0.040 * depth)
     one.speculation.jobs([sequence], [1], Policy())  # the tokens so far are read there
+    clock.now_s += 0.120
     one.speculation.receive(message(base=len(sequence.tokens), confidence={"small": 0.9}))
     sequence.kv.tokens.append(7)
     assert bool(one.speculation.request_drafts([sequence], Policy())) == may
