@@ -8,7 +8,9 @@ code after a change to what that calls.
 import fcntl
 import hashlib
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,8 +20,11 @@ from numba import types
 from numba.core import sigutils
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
+COMPILE_S = 120.0  # longest wait for another process that compiles the same: it may be frozen
+POLL_S = 0.05
 GIVEN: str | None = vars(numba.config)["CACHE_DIR"]  # as the environment has it; `entry` sets it anew
 
 
@@ -35,6 +40,7 @@ def entry(function: F) -> F:
     compiled = numba.njit(nogil=True, cache=True)(function)
     files = vars(compiled)["_cache"]._cache_file
     files.save = one_at_a_time(folder / "lock", files.save)
+    vars(compiled)["compile"] = compiled_once(folder / f"{function.__qualname__}.lock", compiled.compile)
     return cast(F, compiled)
 
 
@@ -57,7 +63,7 @@ class Native:
         vars(compiled)["_cache"] = cache
         files = cache._cache_file
         vars(files)["save"] = one_at_a_time(folder / "lock", files.save)
-        compiled.compile()
+        compiled_once(folder / f"{self._function.__qualname__}.lock", compiled.compile)()
         self._code = compiled
         address = compiled.address
         assert address is not None
@@ -85,6 +91,39 @@ def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
             save(*args)
 
     return locked
+
+
+def compiled_once(lock: Path, compile_: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `compile_`, which loads what is kept or compiles and keeps it, for one process at a time.
+
+    A verifier and a drafter start together, and would spend twenty seconds each on the same code: the second
+    one waits, and loads it.
+    """
+
+    def locked(*args: Any) -> Any:
+        with global_compiler_lock, _held(lock):  # in the order in which a kernel's compilation asks for another's
+            return compile_(*args)
+
+    return locked
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Hold a lock for the block; go on without it where it cannot be had."""
+    try:
+        file = lock.open("a")
+    except OSError:  # a folder that is not ours to write: nothing can be kept there, either
+        yield
+        return
+    with file:
+        deadline = time.monotonic() + COMPILE_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(POLL_S)
+        yield
 
 
 def _cache() -> Path:

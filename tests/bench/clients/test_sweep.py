@@ -45,8 +45,8 @@ def test_the_order_of_the_arms_turns() -> None:
 
 
 def test_a_sweep_of_a_tiny_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_model(tmp_path / "target", idle_layers=4)
-    make_model(tmp_path / "twin")
+    make_model(tmp_path / "target", idle_layers=16, fused=True)
+    make_model(tmp_path / "twin", fused=True)
     monkeypatch.setenv("PACELINE_MODEL", str(tmp_path / "target"))
     monkeypatch.setenv("PACELINE_DRAFTERS", str(tmp_path / "twin"))
     monkeypatch.setenv("PACELINE_KV_BYTES", str(2**26))

@@ -49,9 +49,9 @@ def allowed() -> None:
 
 
 def test_drafters_on_two_hosts_guess_together(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_model(tmp_path / "target", idle_layers=16)
+    make_model(tmp_path / "target", idle_layers=16, fused=True)
     for name in ("north", "south"):
-        make_model(tmp_path / name)
+        make_model(tmp_path / name, fused=True)
     monkeypatch.setenv("PACELINE_MODEL", str(tmp_path / "target"))
     monkeypatch.setenv("PACELINE_DRAFTERS", f"{tmp_path / 'north'},{tmp_path / 'south'}")
     monkeypatch.setenv("PACELINE_KV_BYTES", str(2**26))

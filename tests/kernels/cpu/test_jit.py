@@ -1,5 +1,6 @@
-"""Test that kept code of compiled kernels is found by name, so that no two of them share one."""
+"""Test that kept code of compiled kernels is found by name, so that no two of them share one, and made once."""
 
+import fcntl
 import importlib
 import pkgutil
 import subprocess
@@ -23,6 +24,20 @@ folder, process = Path(sys.argv[1]), int(sys.argv[2])
 save = jit.one_at_a_time(folder / "lock", IndexDataCacheFile(str(folder), "base", "stamp").save)
 for number in range({SAVES}):
     save((process, number), f"of {{process}}, {{number}}")
+"""
+COMPILER = """
+import sys, time; from pathlib import Path; from kernels.cpu import jit
+folder, process = Path(sys.argv[1]), int(sys.argv[2])
+def compile_():
+    if (folder / "kept").exists():
+        return "loaded"
+    time.sleep(0.5)
+    (folder / "kept").touch()
+    return "compiled"
+(folder / f"{process} is here").touch()
+while not (folder / f"{1 - process} is here").exists():
+    time.sleep(0.01)
+print(jit.compiled_once(folder / "lock", compile_)())
 """
 
 
@@ -86,3 +101,25 @@ def test_processes_that_save_code_at_once_save_each_their_own(tmp_path: Path) ->
 
 def test_compiled_kernels_are_saved_under_the_lock() -> None:
     assert vars(decode)["_cache"]._cache_file.save.__qualname__.startswith("one_at_a_time")
+
+
+def test_processes_that_need_a_kernel_at_once_compile_it_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMPILER, str(tmp_path)]
+    both = [
+        subprocess.Popen([*command, str(process)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for process in range(2)
+    ]
+    assert sorted(process.communicate(timeout=60)[0] for process in both) == ["compiled\n", "loaded\n"]
+
+
+def test_a_kernel_is_compiled_beside_a_frozen_process_and_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "COMPILE_S", 0.1)
+    with (tmp_path / "lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert jit.compiled_once(tmp_path / "lock", int)("7") == 7
+    assert jit.compiled_once(tmp_path / "nowhere" / "lock", int)("8") == 8
+
+
+def test_kernels_are_compiled_under_a_lock_of_their_own() -> None:
+    assert vars(decode)["compile"].__qualname__.startswith("compiled_once")

@@ -20,9 +20,10 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
 from app.engine.profile.profiler import check_exactness
 from app.engine.weights.blocks import Blocks, dense
+from app.engine.weights.gguf import describe
 from app.engine.weights.gguf_file import opened, types
 from app.engine.weights.hf_reader import read
-from app.engine.weights.resolve import GGUF, resolve
+from app.engine.weights.resolve import GGUF, check_folder, resolve
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
 from kernels.cpu import shapes
@@ -47,6 +48,15 @@ def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+def described(file: Path, folder: Path) -> Path:
+    """Make the folder that `resolve` makes of a file, without a process that loads transformers again."""
+    folder.mkdir()
+    (folder / GGUF).symlink_to(file)
+    describe(folder / GGUF, folder)
+    check_folder(folder)
+    return folder
+
+
 @pytest.mark.parametrize("kinds", [("F32",), ("Q8_0",), MIXED])
 def test_weights_have_the_modules_names_and_order(family: str, kinds: tuple[str, ...], tmp_path: Path) -> None:
     meant = write(fakes.tiny(family), tmp_path / GGUF, kinds)
@@ -63,9 +73,7 @@ def test_a_file_gives_the_logits_of_transformers_own_reading(
 ) -> None:
     file = tmp_path / "tiny.gguf"
     write(fakes.tiny(family), file, kinds)
-    folder = resolve(str(file), tmp_path / "home", silent)
-    assert resolve(str(file), tmp_path / "home", silent) == folder
-    assert Settings(model=str(folder)).model_name == "tiny", "by which clients call it, once `up` names the folder"
+    folder = described(file, tmp_path / "folder")
     forward, again = (load(folder, "stored", tmp_path / "home") for _ in range(2))
     assert isinstance(forward, FusedForward) and isinstance(again, FusedForward)
     ids = list(range(3, 33))
@@ -111,6 +119,8 @@ def test_a_changed_file_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
     write(fakes.tiny(), file, ("Q8_0",))
     first = resolve(str(file), tmp_path / "home", silent)
+    assert resolve(str(file), tmp_path / "home", silent) == first
+    assert Settings(model=str(first)).model_name == "tiny", "by which clients call it, once `up` names the folder"
     file.unlink()
     write(fakes.tiny(seed=1), file, ("F16",))
     assert resolve(str(file), tmp_path / "home", silent) != first
@@ -129,6 +139,14 @@ def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], mes
     file = tmp_path / "tiny.gguf"
     write(fakes.tiny(), file, ("Q8_0",), **fields)
     with pytest.raises(ModelRefused, match=message):
+        described(file, tmp_path / "folder")
+
+
+def test_a_refused_file_gets_no_folder(tmp_path: Path) -> None:
+    """It is refused last of all, when its configuration is written."""
+    file = tmp_path / "tiny.gguf"
+    write(fakes.tiny(), file, ("Q8_0",), pre="default")
+    with pytest.raises(ModelRefused, match="splits text by the rule 'default'"):
         resolve(str(file), tmp_path / "home", silent)
     assert not [*(tmp_path / "home" / "models").glob("*/tiny")]
 
@@ -145,7 +163,7 @@ def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], mes
 def test_text_is_split_by_the_rule_that_the_file_names(rule: str, words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
     write(fakes.tiny(), file, ("Q8_0",), pre=rule)
-    folder = resolve(str(file), tmp_path / "home", silent)
+    folder = described(file, tmp_path / "folder")
     split = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).pre_tokenizer
     assert [word for word, _ in split.pre_tokenize_str("a   12 b")] == words
 

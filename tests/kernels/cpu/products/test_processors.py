@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +70,15 @@ def computed(names: Sequence[str]) -> dict[str, object]:
     return {"bits": bits, "is_exact": is_exact(), "is_same_alone": is_same_alone, "instructions": instructions()}
 
 
-def compiled_for(processor: str, cache: Path) -> dict[str, str]:
-    """Return the environment in which kernels are compiled for another processor, and kept in a folder of their
-    own."""
-    return {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(cache)}
+@pytest.fixture(scope="module")
+def compiled_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
+    """Give the environment in which kernels are compiled for another processor, each kernel once for all tests."""
+    folder = tmp_path_factory.mktemp("compiled")
+
+    def environment(processor: str) -> dict[str, str]:
+        return {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(folder / processor)}
+
+    return environment
 
 
 def this_one_has(flag: str) -> bool:
@@ -85,13 +90,15 @@ def this_one_has(flag: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
 @pytest.mark.parametrize("processor", ["", "haswell", "nehalem"], ids=lambda name: name or "this one")
-def test_the_bits_are_those_of_any_other_processor(processor: str, tmp_path: Path) -> None:
+def test_the_bits_are_those_of_any_other_processor(
+    processor: str, compiled_for: Callable[[str], dict[str, str]]
+) -> None:
     if processor == "haswell" and not this_one_has("avx512f"):
         pytest.skip("this one has AVX2 at most: the run for itself is that for haswell")
-    other, names = compiled_for(processor, tmp_path), TYPES.get(processor, tuple(sorted(INTEGER_FORMATS)))
+    names = TYPES.get(processor, tuple(sorted(INTEGER_FORMATS)))
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.cpu.products.test_processors", *names],
-        env={**os.environ, **(other if processor else {})},
+        env={**os.environ, **(compiled_for(processor) if processor else {})},
         capture_output=True,
         text=True,
         check=True,
@@ -107,12 +114,12 @@ def test_the_bits_are_those_of_any_other_processor(processor: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64" or not this_one_has("avx512f"), reason="has no AVX-512 to hide")
-def test_the_kernels_tests_hold_without_avx512(tmp_path: Path) -> None:
+def test_the_kernels_tests_hold_without_avx512(compiled_for: Callable[[str], dict[str, str]]) -> None:
     """Without it tiles are lower and integers are multiplied otherwise: code that no other test runs here."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, MASKED)]
     done = subprocess.run(
         [*command, f"--ignore={__file__}"],
-        env={**os.environ, **compiled_for("haswell", tmp_path)},
+        env={**os.environ, **compiled_for("haswell")},
         capture_output=True,
         text=True,
         check=False,
