@@ -16,7 +16,7 @@ YOUNG = 2.5  # rounds, by weight: with fewer a lower one starts afresh, and a la
 LOWER = 0.9  # of what was expected: a lower one
 HOPED_HOP = 0.5  # of the mean time of drafting at the depths that were tried
 FAINT = 0.5  # weight of a guessed observation: a few real ones at other depths outweigh it
-FEW_UNREAD = 9  # tokens of a sequence that a drafter reads along with its first guess: those of a whole draft and one
+FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # a job's way to a drafter and back before anything is measured
 
 
@@ -84,7 +84,7 @@ class DraftCosts:
     def update(
         self,
         batch: int,
-        depth: int,
+        depth: float,
         seconds: float,
         unread: int = 0,
         *,
@@ -95,27 +95,32 @@ class DraftCosts:
         """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
 
         `share`: the part of the round that this tells of, as one sequence's answer does. `unread`: tokens that the
-        drafter had not seen and had to read as well. `is_beside`: while the verifier was at
-        work on the same cores, whose part of the seconds was guessed and left out. That only stands in until a round is
-        seen that was not. `is_bound`: drafters did more besides, so that it counts only if it took less than expected.
+        drafter had not seen and had to read as well. `is_beside`: while the
+        verifier was at work on the same cores, whose part of the seconds was guessed and left out. That only stands
+        in until a round is seen that was not. `is_bound`: drafters did more besides, so that it counts only if it
+        took less than expected.
         """
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
+        size, lines = batch.bit_length(), self._lines
         if unread > FEW_UNREAD * batch:
-            if self._lines.fitted:
+            if lines.fitted:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
-        size, lines = batch.bit_length(), self._lines
         n, d, dd, t, dt = lines.sums.get(size, _NOTHING)
         fitted = lines.fitted.get(size)
+        if is_bound and fitted is not None:
+            expected = _least(fitted, depth)
+            if seconds >= expected:
+                return
+            mean = d / n  # it says how much less drafts take, and nothing of longer and shorter ones
+            depth, seconds = mean, seconds * _least(fitted, mean) / expected
         if is_beside:
             if n >= YOUNG:
                 return
             n, d, dd, t, dt = _NOTHING
         elif fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
             expected = _least(fitted, depth)
-            if is_bound and seconds >= expected:
-                return
             if seconds * MAX_JUMP < expected or (n < YOUNG and seconds < LOWER * expected):
                 n, d, dd, t, dt = _NOTHING
             seconds = min(seconds, MAX_JUMP * expected)
@@ -140,8 +145,13 @@ class DraftCosts:
         return lines.seconds(size, depth)
 
     def added_s(self, batch: int, depth: int) -> float:
-        """Return the seconds that each sequence of the larger half of a batch adds to a round."""
+        """Return the seconds that each sequence of the larger half of a batch adds to a round.
+
+        Its part of the round where no batch like the smaller half was seen.
+        """
         half = batch // 2
+        if half.bit_length() not in self._lines.fitted:
+            return self.seconds(batch, depth) / max(1, batch)
         return max(0.0, self.seconds(batch, depth) - self.seconds(half, depth)) / max(1, batch - half)
 
     def _nearest(self) -> _Lines | None:
@@ -153,7 +163,7 @@ class DraftCosts:
         return min(self._reading_s, default=0.0) * unread if unread > FEW_UNREAD else 0.0
 
 
-def _least(lines: tuple[_Line, _Line], depth: int) -> float:
+def _least(lines: tuple[_Line, _Line], depth: float) -> float:
     """Return the seconds by the line that has fewer."""
     (hop_s, step_s), (other_hop_s, other_step_s) = lines
     return min(hop_s + depth * step_s, other_hop_s + depth * other_step_s)

@@ -25,7 +25,7 @@ DraftingOf = Callable[[int], float]  # sequences -> the seconds of drafting for 
 class Round:
     """The drafts asked for in a round: what the overlap of their drafting and verifying is judged by."""
 
-    survivals: Listed[Listed[float]]  # by sequence that drafts, by depth, one token beyond its draft included
+    survivals: Listed[Listed[float]]  # by sequence, by depth, one token beyond its draft included, which may be none
     costs: StepCosts
     drafting_s: DraftingTime
 
@@ -48,7 +48,7 @@ class Round:
         T + p max(0, D' - T) + (1 - p) (D + (D' - D) / 2), and `beside_s`. Papers 2.3 name the trade; the rule is ours.
         """
         verify_s, draft_s, ahead_s = self._verify_s(size), self.drafting_s(size), self.drafting_s(size + 1)
-        kept = prod(own[min(size, len(own) - 1)] for own in self.survivals)
+        kept = prod(own[min(size, len(own) - 1)] for own in self.survivals if len(own) > 1)
         waited_s = kept * max(0.0, ahead_s - verify_s) + (1.0 - kept) * (draft_s + (ahead_s - draft_s) / 2.0)
         return self._tokens(size) / (verify_s + waited_s + beside_s)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from app.clock import Clock
-from app.estimates.draft_costs import DraftCosts
+from app.estimates.draft_costs import DEFAULT_HOP_S, DraftCosts
 from app.estimates.host_costs import HostCosts
 from app.estimates.mean_error import MeanError
 from app.messages import TreeMessage
@@ -67,6 +67,11 @@ class PendingDrafts:
         self._answered: list[_Answer] = []  # since the last `learn`
         self._readings: dict[str, list[PendingDraft]] = {}  # jobs that only let drafters read, beside these
         self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
+
+    @property
+    def hop_s(self) -> float:
+        """Return the seconds of a job's way to the drafters and back; the first ones are those of a start."""
+        return DEFAULT_HOP_S if len(self._hops_s) < HOPS else min(self._hops_s)
 
     def use(self, split: int) -> None:
         """Learn what drafts cost under this split of the machine from now on."""

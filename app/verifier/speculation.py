@@ -13,7 +13,7 @@ from typing import Final
 
 from app.clock import SYSTEM, Clock
 from app.estimates.acceptance import AcceptanceEstimate
-from app.estimates.draft_costs import DEFAULT_HOP_S, FEW_UNREAD
+from app.estimates.draft_costs import FEW_UNREAD
 from app.estimates.host_costs import HostCosts
 from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
@@ -232,8 +232,10 @@ class Speculation:
     def _round(self, asked: Listed[tuple[AcceptanceEstimate, int]]) -> Round:
         """Describe drafts of so many tokens each for the overlap."""
 
+        drafting = sum(depth > 0 for _, depth in asked)
+
         def drafting_s(tokens: int) -> float:
-            return DEFAULT_HOP_S + self.pending.drafting_s(len(asked), tokens)
+            return self.pending.hop_s + self.pending.drafting_s(drafting, tokens)
 
         return Round([expectation.survival(depth + 1) for expectation, depth in asked], self._costs, drafting_s)
 
@@ -306,6 +308,9 @@ class Speculation:
             (readings, self._probe(readings, policy, now_s, is_reading=True)),
         )
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
+        most: dict[str, int] = {}  # tokens to be read at some node, by request
+        for own in unread.values():
+            most.update({record_id: max(tokens, most.get(record_id, 0)) for record_id, tokens in own.items()})
         jobs: list[DraftJob] = []
         for some, due_s in due_of:
             for sequence, depth, route in some:
@@ -320,7 +325,11 @@ class Speculation:
                     readers=self._pool.readers if self._sends_states else frozenset(),
                     run_ahead=run_ahead,
                     least_survival=0.0 if self._drafts_whole else least_survival,
-                    skip_models_above=self._skip_models_above(sequence, depth, len(asked)) if may_skip else 1.0,
+                    skip_models_above=self._skip_models_above(
+                        sequence, depth, len(asked), most.get(sequence.record.id, 0)
+                    )
+                    if may_skip
+                    else 1.0,
                 )
         return jobs
 
@@ -398,23 +407,26 @@ class Speculation:
             core_share=pool.core_share,
             least=policy.min_draft_tokens,
             load=len(self.sequences),
-            ahead=partial(self._ahead, full) if pool.models and not others else None,
+            ahead=partial(self._ahead, full) if pool.models and not (pool.core_share or others) else None,
         )
 
     def _ahead(self, candidates: Listed[Candidate]) -> tuple[int, float]:
         """Return the draft tokens to wait for while drafters run ahead, and the pace with them over plain decoding.
 
-        0 and 1 where they do not, or nothing is known of what a guess takes.
+        0 and 1 where they would not, or nothing is known of what a guess takes.
         """
-        if not self.lengths.modes.guessing.is_known or not all(c.limit for c in candidates):
+        if not self.lengths.modes.guessing.is_known or not any(c.limit for c in candidates):
             return 0, 1.0
-        asked = self._round([(c.expectation, c.limit) for c in candidates])
-        size = self._overlap.chunk(asked, self._pool.core_share)
-        if size is None:
+        share = self._pool.core_share
+        size = self._overlap.chunk(self._round([(c.expectation, c.limit) for c in candidates]), share)
+        chunks = self._round([(c.expectation, min(size or 0, c.limit)) for c in candidates])
+        if size is None or not self._overlap.runs_ahead(chunks, share):
             return 0, 1.0
+        reading = self._costs.reading
         read_s = sum(c.read_s / c.horizon for c in candidates)
-        plain_s = self._costs.seconds(len(candidates)) / len(candidates)  # a token's
-        return size, plain_s * asked.pace_ahead(size, read_s)
+        read_s += reading.step_s((c.context, 1 + min(size, c.limit)) for c in candidates)
+        plain_s = self._costs.seconds(len(candidates)) + reading.step_s((c.context, 1) for c in candidates)
+        return size, plain_s / len(candidates) * chunks.pace_ahead(size, read_s)
 
     def _prompts_s(self, sequences: list[Sequence], policy: Policy) -> float:
         """Return the seconds of the step of prompts alone that the verifier makes while these wait; 0 for none."""
@@ -508,13 +520,16 @@ class Speculation:
         limit = self.limit(sequence, policy, is_model_free=True) if allowed & set(self._pool.model_free) else 0
         return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
 
-    def _skip_models_above(self, sequence: Sequence, depth: int, batch: int) -> float:
+    def _skip_models_above(self, sequence: Sequence, depth: int, batch: int, unread: int) -> float:
         if not batch:  # a probe of models
             return 1.0
         modes = self.lengths.modes
         full, model_free = (mode.of(sequence.record).survival(depth) for mode in (modes.with_models, modes.model_free))
         round_s = self._costs.seconds(batch * (1 + depth)) + self._draft_costs.seconds(batch, depth)
-        return skip_models_above(full, model_free, round_s / batch, self.pending.model_costs.added_s(batch, depth))
+        model_s = self.pending.model_costs.added_s(batch, depth)
+        if unread > FEW_UNREAD:
+            model_s += self._draft_costs.read_s(unread) / _rounds_left(sequence)
+        return skip_models_above(full, model_free, round_s / batch, model_s)
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
         """Route the sequence's next round."""
@@ -528,13 +543,12 @@ class Speculation:
             together = max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
             step_s = self._costs.seconds(together)
             waiting_s = self._draft_costs.seconds(1, depth)
-            rounds = max(1, min(HORIZON_TOKENS, record.max_tokens - sequence.generated) // 2)
 
             def price(mailbox: str) -> float:
                 """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
                 unread = self._read.unread(record.id, len(sequence.tokens), mailbox, self._clock.monotonic())
                 read_s = self._draft_costs.read_s(unread)
-                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / rounds) / step_s
+                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / _rounds_left(sequence)) / step_s
 
             least_gain = MIN_GAIN + FUSING_S / step_s  # all that go together wait for fusion once
             most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
@@ -546,3 +560,8 @@ class Speculation:
 def _total(unread: Mapping[str, int], reading: Mapping[str, int] = MappingProxyType({})) -> int:
     """Count the tokens of all requests: those to be read, and those that are read already."""
     return sum({**reading, **unread}.values())
+
+
+def _rounds_left(sequence: Sequence) -> int:
+    """Return the rounds within which what is done for the sequence should pay off, at two tokens a round."""
+    return max(1, min(HORIZON_TOKENS, sequence.record.max_tokens - sequence.generated) // 2)

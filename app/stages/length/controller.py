@@ -172,6 +172,7 @@ class LengthController:
             size, ahead_gain = batch.ahead()
             if ahead_gain > max(MIN_GAIN, beat):
                 depths, gain = [min(size, c.limit) for c in full], ahead_gain
+        was_tried, must_ask = must_ask, must_ask and any(depths)  # what would not pay at no price is no trial
         chosen, is_model_free = full, False
         if model_free is not None and (few_gain >= gain and not must_ask) and not (any(depths) and self._is_full_due):
             depths, chosen, is_model_free = few, model_free, True
@@ -181,8 +182,8 @@ class LengthController:
         probing, mode = (full, models) if model_free is None or not is_model_free else (model_free, alone)
         probes = probe(probing, depths, costs, mode.costs, batch.core_share)
         most = most_steps(full, costs, models.costs)
-        self._any.record(most, is_trial=tries_few or must_ask, drafts=any(depths))
-        self._models.record(most, is_trial=must_ask, drafts=any(depths) and not is_model_free)
+        self._any.record(most, is_trial=tries_few or was_tried, drafts=any(depths))
+        self._models.record(most, is_trial=was_tried, drafts=any(depths) and not is_model_free)
         if any(depths):
             self._record(is_model_free, few_gain >= gain, most)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
@@ -190,7 +191,10 @@ class LengthController:
             for candidate, depth, is_probe in zip(candidates, depths, probes, strict=bool(candidates)):
                 candidate.expectation.record_asked(depth or int(is_probe), is_probe)
         enough = LEAST_SURVIVAL if is_model_free else least_survival(full, depths, costs, price)
-        return LengthDecision(depths, probes, is_model_free, worth_s(chosen, depths, costs), least_survival=enough)
+        worth = worth_s(chosen, depths, costs)
+        if must_ask:  # a trial shows what drafts take, unless drafters must read for longer than that first
+            worth = max(worth, 2.0 * models.costs.seconds(len(full), max(depths)))
+        return LengthDecision(depths, probes, is_model_free, worth, least_survival=enough)
 
     @property
     def _is_full_due(self) -> bool:

@@ -53,6 +53,7 @@ def test_a_sequence_adds_little_where_many_take_as_long_as_one() -> None:
     each = taught(*[(batch, 4, 0.020 * batch) for batch in (1, 2, 4) for _ in range(5)])
     assert each.added_s(4, 4) == pytest.approx(0.020, rel=0.1)
     assert taught(*[(1, 4, 0.020)] * 5, *[(2, 4, 0.010)] * 5).added_s(2, 4) == 0.0
+    assert taught(*[(4, 4, 0.080)] * 5).added_s(4, 4) == pytest.approx(0.020, rel=0.1), "no smaller batch was seen"
 
 
 def test_a_bound_can_only_lower_what_is_known() -> None:
@@ -66,6 +67,18 @@ def test_a_bound_can_only_lower_what_is_known() -> None:
     unknown = DraftCosts()
     unknown.update(1, 1, 0.040, is_bound=True)
     assert unknown.seconds(1, 1) == pytest.approx(0.040, rel=0.1), "better than nothing"
+    beside = taught(*[(1, 1, 0.020)] * 2)
+    beside.update(1, 1, 0.200, is_beside=True, is_bound=True)
+    assert beside.seconds(1, 1) == pytest.approx(0.020, rel=0.1)
+
+
+def test_a_bound_at_one_depth_makes_no_other_dearer() -> None:
+    costs = taught(*[(1, depth, 0.010 + 0.015 * depth) for depth in (2, 4)] * 5)
+    before = [costs.seconds(1, depth) for depth in (1, 8, 16)]
+    for _ in range(5):
+        costs.update(1, 1, 0.5 * before[0], is_bound=True)
+    after = [costs.seconds(1, depth) for depth in (1, 8, 16)]
+    assert all(new < old for new, old in zip(after, before, strict=True))
 
 
 def test_another_split_is_expected_by_the_nearest_known_one() -> None:

@@ -68,6 +68,13 @@ def test_halves_do_not_pay_where_drafting_or_a_step_costs_the_same_for_any_batch
     assert chosen("auto").goes_together(STEEP, 8, lambda n: 0.0), "nothing to hide"
 
 
+def test_a_sequence_without_a_draft_spoils_no_other_ones():
+    both = Round([SURE, SURE[:1]], FLAT, slow)
+    assert both.deepest == Round([SURE], FLAT, slow).deepest
+    doubtful = Round([SURE, [0.1]], FLAT, slow)
+    assert doubtful.pace_ahead(2) == pytest.approx(both.pace_ahead(2)), "its next token is not drafted"
+
+
 def test_drafters_run_ahead_by_default_where_hits_save_more_than_misses_delay():
     auto = chosen("auto")
     assert not auto.runs_ahead(Round([DOUBTFUL], FLAT, slow), 0.0), "half a guess, lost almost always"

@@ -234,7 +234,26 @@ def test_slow_drafters_that_run_ahead_are_asked(wish, share, may):
     clock.now_s += 0.120
     one.speculation.receive(message(base=len(sequence.tokens), confidence={"small": 0.9}))
     sequence.kv.tokens.append(7)
-    assert bool(one.speculation.request_drafts([sequence], Policy())) == may
+    jobs = one.speculation.request_drafts([sequence], Policy())
+    assert [job.run_ahead for job in jobs] == [True] * may
+
+
+def test_far_drafters_are_not_asked_for_what_running_ahead_cannot_hide():
+    """The way to them takes longer than a step, which a chunk of any size pays."""
+    pool, clock = DrafterPool({"small": "draft:1"}, ()), HandClock()
+    one = parts(costs=StepCosts({1: 0.030, 64: 0.031}), overlap="auto", pool=pool, clock=clock)
+    sequence = start(one, "r", max_tokens=90, generated=1)
+    for i in range(40):
+        depth = 1 + i % 2
+        one.speculation.jobs([sequence], [depth], Policy())
+        clock.now_s += 0.040 + 0.003 * depth
+        one.speculation.receive(
+            message(base=len(sequence.tokens), models_s=0.003 * depth, guessed=depth, confidence={"small": 0.9})
+        )
+        one.lengths.modes.with_models.of(sequence.record).update(2, 1)
+        sequence.kv.tokens.append(7)
+    assert one.speculation.pending.hop_s == pytest.approx(0.040)
+    assert not one.speculation.request_drafts([sequence], Policy())
 
 
 def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():

@@ -181,6 +181,24 @@ def test_models_are_tried_the_later_the_more_is_gained_without_them(accepted, le
     assert asked.count(True) > least_steps // 2
 
 
+def test_a_trial_that_would_not_pay_at_any_price_leaves_drafting_to_others(lengths):
+    for i in range(120):
+        lengths.modes.with_models.of(RECORD).update(4, int(i % 100 == 0))
+        lengths.modes.model_free.of(RECORD).update(4, 4)
+    asked = [decide(lengths) for _ in range(4 * ASK_AFTER_STEPS)]
+    assert asked == [True] * (4 * ASK_AFTER_STEPS)
+
+
+def test_a_trial_waits_for_drafts_that_look_dear():
+    lengths, flat = LengthController(), StepCosts({1: 0.050, 64: 0.0505})
+    lengths.modes.with_models.costs.update(1, TRIAL_TOKENS, 0.200)
+    for _ in range(60):
+        lengths.modes.with_models.of(RECORD).update(8, 8)
+    full = [Candidate(lengths.modes.with_models.of(RECORD), 1)]
+    found = next(found for _ in range(200) if any((found := lengths.decide(batch_of(full, costs=flat))).depths))
+    assert found.worth_s == pytest.approx(2.0 * lengths.modes.with_models.costs.seconds(1, 1))
+
+
 def test_a_trial_asks_for_what_pays_at_no_price():
     """Before any draft a hop is taken for a millisecond, a third of this step, which is more than drafts bring."""
     lengths, quick = LengthController(), StepCosts({1: 0.0027, 2: 0.0029, 4: 0.0034, 64: 0.020})
