@@ -84,7 +84,7 @@ class DraftCosts:
     def update(
         self,
         batch: int,
-        depth: float,
+        depth: int,
         seconds: float,
         unread: int = 0,
         *,
@@ -108,25 +108,26 @@ class DraftCosts:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
             return
         n, d, dd, t, dt = lines.sums.get(size, _NOTHING)
+        at = float(depth)
         fitted = lines.fitted.get(size)
         if is_bound and fitted is not None:
             expected = _least(fitted, depth)
             if seconds >= expected:
                 return
-            mean = d / n  # it says how much less drafts take, and nothing of longer and shorter ones
-            depth, seconds = mean, seconds * _least(fitted, mean) / expected
+            at = d / n  # it says how much less drafts take, and nothing of longer and shorter ones
+            seconds *= _least(fitted, at) / expected
         if is_beside:
             if n >= YOUNG:
                 return
             n, d, dd, t, dt = _NOTHING
         elif fitted is not None:  # a high cost is doubted: one frozen process must not end all drafting
-            expected = _least(fitted, depth)
+            expected = _least(fitted, at)
             if seconds * MAX_JUMP < expected or (n < YOUNG and seconds < LOWER * expected):
                 n, d, dd, t, dt = _NOTHING
             seconds = min(seconds, MAX_JUMP * expected)
         kept = DECAY**share
-        n, d, dd = n * kept + share, d * kept + share * depth, dd * kept + share * depth * depth
-        t, dt = t * kept + share * seconds, dt * kept + share * depth * seconds
+        n, d, dd = n * kept + share, d * kept + share * at, dd * kept + share * at * at
+        t, dt = t * kept + share * seconds, dt * kept + share * at * seconds
         lines.sums[size] = sums = (n, d, dd, t, dt)
         lines.fitted[size] = _line(sums, self._hop_s), _line(sums, max(self._hop_s, HOPED_HOP * t / n))
 
