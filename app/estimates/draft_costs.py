@@ -148,11 +148,9 @@ class DraftCosts:
     def added_s(self, batch: int, depth: int) -> float:
         """Return the seconds that each sequence of the larger half of a batch adds to a round.
 
-        Its part of the round where no batch like the smaller half was seen.
+        0 where no batch like the smaller half was seen: then it costs as much as the larger one.
         """
         half = batch // 2
-        if half.bit_length() not in self._lines.fitted:
-            return self.seconds(batch, depth) / max(1, batch)
         return max(0.0, self.seconds(batch, depth) - self.seconds(half, depth)) / max(1, batch - half)
 
     def _nearest(self) -> _Lines | None:

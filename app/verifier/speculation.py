@@ -526,7 +526,9 @@ class Speculation:
         modes = self.lengths.modes
         full, model_free = (mode.of(sequence.record).survival(depth) for mode in (modes.with_models, modes.model_free))
         round_s = self._costs.seconds(batch * (1 + depth)) + self._draft_costs.seconds(batch, depth)
-        model_s = self.pending.model_costs.added_s(batch, depth)
+        costs = self.pending.model_costs
+        # On the verifier's own cores each draft takes its part of them, whatever it adds to the round.
+        model_s = max(costs.added_s(batch, depth), self._pool.core_share * costs.seconds(batch, depth) / batch)
         if unread > FEW_UNREAD:
             model_s += self._draft_costs.read_s(unread) / _rounds_left(sequence)
         return skip_models_above(full, model_free, round_s / batch, model_s)

@@ -185,13 +185,13 @@ def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, sha
 
 
 @pytest.mark.parametrize(
-    ("wish", "added_s", "may"),
-    [("none", 1.0, True), ("rounds", 1.0, False), ("none", 0.0, False)],
-    ids=["alone", "models run ahead", "a sequence adds nothing"],
+    ("wish", "added_s", "share", "may"),
+    [("none", 1.0, 0.0, True), ("rounds", 1.0, 0.0, False), ("none", 0.0, 0.0, False), ("none", 0.0, 1.0, True)],
+    ids=["alone", "models run ahead", "a sequence adds nothing", "on the verifier's cores"],
 )
-def test_models_are_skipped_only_where_that_saves_time(wish, added_s, may):
+def test_models_are_skipped_only_where_that_saves_time(wish, added_s, share, may):
     """Four sequences whose model-free drafters are right as often as all are."""
-    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, ("lookup",)))
+    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, ("lookup",), share))
     sequences = [start(one, name) for name in "abcd"]
     for sequence in sequences:
         for _ in range(30):
