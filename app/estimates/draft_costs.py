@@ -95,10 +95,9 @@ class DraftCosts:
         """Learn from a round of `depth` tokens for `batch` sequences that took `seconds`.
 
         `share`: the part of the round that this tells of, as one sequence's answer does. `unread`: tokens that the
-        drafter had not seen and had to read as well. `is_beside`: while the
-        verifier was at work on the same cores, whose part of the seconds was guessed and left out. That only stands
-        in until a round is seen that was not. `is_bound`: drafters did more besides, so that it counts only if it
-        took less than expected.
+        drafter had not seen and had to read as well. `is_beside`: while the verifier was at work on the same cores,
+        whose part of the seconds was guessed and left out. That only stands in until a round is seen that was not.
+        `is_bound`: drafters did more besides, so that it counts only if it took less than expected.
         """
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return

@@ -19,7 +19,7 @@ from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
 from app.placement.splits import FixedSplits, Split, Splits
 from app.policy import Policy
-from app.stages.length.marginal import HORIZON_TOKENS, Candidate, skip_models_above
+from app.stages.length.marginal import Candidate, rounds_left, skip_models_above
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.policies import MIN_GAIN
@@ -231,7 +231,6 @@ class Speculation:
 
     def _round(self, asked: Listed[tuple[AcceptanceEstimate, int]]) -> Round:
         """Describe drafts of so many tokens each for the overlap."""
-
         drafting = sum(depth > 0 for _, depth in asked)
 
         def drafting_s(tokens: int) -> float:
@@ -419,8 +418,10 @@ class Speculation:
             return 0, 1.0
         share = self._pool.core_share
         size = self._overlap.chunk(self._round([(c.expectation, c.limit) for c in candidates]), share)
-        chunks = self._round([(c.expectation, min(size or 0, c.limit)) for c in candidates])
-        if size is None or not self._overlap.runs_ahead(chunks, share):
+        if size is None:
+            return 0, 1.0
+        chunks = self._round([(c.expectation, min(size, c.limit)) for c in candidates])
+        if not self._overlap.runs_ahead(chunks, share):
             return 0, 1.0
         reading = self._costs.reading
         read_s = sum(c.read_s / c.horizon for c in candidates)
@@ -529,8 +530,8 @@ class Speculation:
         costs = self.pending.model_costs
         # On the verifier's own cores each draft takes its part of them, whatever it adds to the round.
         model_s = max(costs.added_s(batch, depth), self._pool.core_share * costs.seconds(batch, depth) / batch)
-        if unread > FEW_UNREAD:
-            model_s += self._draft_costs.read_s(unread) / _rounds_left(sequence)
+        if unread:
+            model_s += self._draft_costs.read_s(unread) / rounds_left(sequence.record.max_tokens - sequence.generated)
         return skip_models_above(full, model_free, round_s / batch, model_s)
 
     def _route(self, sequence: Sequence, policy: Policy) -> Route:
@@ -545,12 +546,13 @@ class Speculation:
             together = max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
             step_s = self._costs.seconds(together)
             waiting_s = self._draft_costs.seconds(1, depth)
+            rounds = rounds_left(record.max_tokens - sequence.generated)
 
             def price(mailbox: str) -> float:
                 """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
                 unread = self._read.unread(record.id, len(sequence.tokens), mailbox, self._clock.monotonic())
                 read_s = self._draft_costs.read_s(unread)
-                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / _rounds_left(sequence)) / step_s
+                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / rounds) / step_s
 
             least_gain = MIN_GAIN + FUSING_S / step_s  # all that go together wait for fusion once
             most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
@@ -562,8 +564,3 @@ class Speculation:
 def _total(unread: Mapping[str, int], reading: Mapping[str, int] = MappingProxyType({})) -> int:
     """Count the tokens of all requests: those to be read, and those that are read already."""
     return sum({**reading, **unread}.values())
-
-
-def _rounds_left(sequence: Sequence) -> int:
-    """Return the rounds within which what is done for the sequence should pay off, at two tokens a round."""
-    return max(1, min(HORIZON_TOKENS, sequence.record.max_tokens - sequence.generated) // 2)

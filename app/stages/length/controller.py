@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 ASK_AFTER_STEPS = 128  # without models: then they are tried, whatever they seem to cost
 LATEST_ASK_STEPS = 1024  # without models, after which they are tried however much of the steps that takes
 TRIAL_SHARE = 0.01  # of the steps since models drafted last, that a trial of them takes at most
-FIRST_TRIAL_STEPS = 16  # without any draft: then drafting is tried, and after twice as many each time, up to a bound
-EARLY_TRIAL_SHARE = 0.05  # of the steps since any draft, that such a trial takes at most
+FIRST_TRIAL_STEPS = 16  # without drafts of a kind: then it is tried, and after twice as many each time, up to a bound
+EARLY_TRIAL_SHARE = 0.05  # of those steps, that such a trial takes at most
 LITTLE_GAIN = 1.35  # of plain decoding, by model-free drafts: models are tried early where these gain less
 TRIAL_TOKENS = 4  # of each sequence, in a trial
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
@@ -40,7 +40,7 @@ FULL_AFTER_ASKS = 32  # of model-free drafters alone: then models are asked; twi
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
-    """Return the lengths of a trial: those that pay if drafting costs next to nothing, TRIAL_TOKENS at most.
+    """Return the lengths of a trial: those that pay if drafting costs nothing, TRIAL_TOKENS at most.
 
     All sequences take part, since what drafts cost hangs on how many are drafted for at once.
     """

@@ -27,6 +27,14 @@ MODELS_PART = 0.34  # of right draft tokens: what models add at least
 LEAST_ENOUGH = 0.15  # where model-free drafters are less sure than this a model drafts, or its worth stays unknown
 
 
+def rounds_left(remaining: int) -> int:
+    """Return the rounds within which what is done for a sequence should pay off, at two tokens a round.
+
+    `remaining`: tokens that it may still generate.
+    """
+    return max(1, min(HORIZON_TOKENS, remaining) // 2)
+
+
 class Candidate(NamedTuple):
     """A sequence that goes into its next round, as the rules of draft lengths see it."""
 
@@ -38,8 +46,8 @@ class Candidate(NamedTuple):
 
     @property
     def horizon(self) -> int:
-        """Return the rounds within which its costs should pay off, at two tokens a round."""
-        return max(1, min(HORIZON_TOKENS, self.remaining) // 2)
+        """Return the rounds within which its costs should pay off (`rounds_left`)."""
+        return rounds_left(self.remaining)
 
 
 @dataclass(frozen=True, slots=True)
