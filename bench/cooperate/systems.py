@@ -12,8 +12,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from msgspec import structs
-
 from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
@@ -23,6 +21,7 @@ from app.pipeline import LocalPipeline
 from app.request import GenerateRequest, SpeculationBounds
 from app.state import BatchEntry
 from app.store.protocol import Snapshot
+from bench.cooperate.lone import lone
 from bench.cooperate.variants import Variant
 
 Shape = Callable[[TreeMessage], TreeMessage]
@@ -189,26 +188,6 @@ def shape_of(variant: Variant) -> Shape | None:
     """Return the function that changes the variant's trees before the verifier sees them; None for no
     change."""
     return lone if variant.without == "fusion" else None
-
-
-def lone(tree: TreeMessage) -> TreeMessage:
-    """Reduce a tree to the drafter that promises the most tokens: a tree without fusion."""
-    promise: dict[str, float] = {}
-    for names, survival in zip(tree.proposers, tree.survival, strict=True):
-        for name in names:
-            promise[name] = promise.get(name, 0.0) + survival
-    if not promise:
-        return tree
-    best = max(sorted(promise), key=promise.__getitem__)
-    nodes = [i for i, names in enumerate(tree.proposers) if best in names]  # with every node its parent
-    places = {0: 0} | {node + 1: place for place, node in enumerate(nodes, start=1)}
-    return structs.replace(
-        tree,
-        tokens=tuple(tree.tokens[i] for i in nodes),
-        parents=tuple(places[tree.parents[i]] for i in nodes),
-        survival=tuple(tree.survival[i] for i in nodes),
-        proposers=((best,),) * len(nodes),
-    )
 
 
 def _set_up(pipeline: LocalPipeline, variant: Variant, models: Models) -> None:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +136,11 @@ class ArmDeployment:
 
 @contextmanager
 def arms_running(
-    arms: Mapping[str, Settings], place: Place, folder: Path
+    arms: Mapping[str, Settings], place: Place, folder: Path, unfused: Collection[str] = ()
 ) -> Iterator[tuple[dict[str, ArmDeployment], float]]:
     """Yield a sleeping deployment for each arm, and the milliseconds of a hop as they are; logs go to `folder`.
 
+    `unfused`: the arms whose fusers hand on one drafter's draft (`bench.hosts.without_fusion`).
     Raises OSError, TimeoutError, RuntimeError where hosts or processes do not start.
     """
     with ExitStack() as stack:
@@ -161,7 +162,9 @@ def arms_running(
                         "kv_bytes": settings.kv_bytes or KV_BYTES,
                     }
                 )
-                opened[name] = _start_arm(stack, name, own, hub, hosts, place, folder, password)
+                opened[name] = _start_arm(
+                    stack, name, own, hub, hosts, place, folder, password, is_fused=name not in unfused
+                )
             yield opened, hop_ms
 
 
@@ -214,7 +217,7 @@ def _answers(port: int) -> bool:
 
 def _start_arm(
     stack: ExitStack, name: str, settings: Settings, hub: Host, hosts: list[Host], place: Place, folder: Path,
-    password: str,
+    password: str, *, is_fused: bool = True,
 ) -> ArmDeployment:  # fmt: skip
     """Start an arm's processes, and let them sleep once they are ready: the next one starts alone, too."""
     arm = ArmDeployment(name, Deployment.open(settings))
@@ -225,7 +228,8 @@ def _start_arm(
             url = _url(password, host.hub, DELAYED_PORT)
             own = settings.model_copy(update={"drafters": names, "redis_url": url})
             services.append((host, worker("draft", f"draft-{i + 1}", own, 1), place.cores[1]))
-    for host, service, core in services:
+    for host, fused, core in services:
+        service = fused if is_fused else _unfused(fused)
         process = _start(host, service, folder / f"{settings.namespace}-{service.name}.log", core)
         stack.callback(stop, process)
         arm.processes.append(process)
@@ -233,6 +237,12 @@ def _start_arm(
     arm.wait_ready()
     arm.sleep()
     return arm
+
+
+def _unfused(service: Service) -> Service:
+    """Return the process with the fuser of the arms without fusion, if it has any."""
+    python, _, _, *rest = service.argv  # python -m workers.run ...
+    return replace(service, argv=(python, "-m", "bench.hosts.without_fusion", *rest))
 
 
 def _start(host: Host, service: Service, log: Path, core: int) -> "subprocess.Popen[bytes]":

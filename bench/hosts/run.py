@@ -43,6 +43,7 @@ KNOWN = (
     "cosine",
     "cosine without sharing",
     "cosine without routing",
+    "cosine without fusion",
     "cosine without control",
     "faser without overlap",
     "faser",
@@ -127,7 +128,8 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
         logs = Path(folder) if args.logs is None else args.logs
         logs.mkdir(parents=True, exist_ok=True)
         own = {arm.name: settings.model_copy(update=arm.settings) for arm in wanted}
-        with arms_running(own, place, logs) as (opened, hop_ms):
+        unfused = [arm.name for arm in wanted if arm.without == "fusion"]
+        with arms_running(own, place, logs, unfused) as (opened, hop_ms):
             print(f"{len(opened)} deployments; a hop takes {hop_ms:.2f} ms", flush=True)
             for number, block in enumerate([warm_up, *blocks]):
                 for name in random.Random(number).sample([*opened], len(opened)):

@@ -56,7 +56,8 @@ def test_drafters_on_two_hosts_guess_together(allowed: None, tmp_path: Path, mon
     monkeypatch.setenv("PACELINE_DRAFTERS", f"{tmp_path / 'north'},{tmp_path / 'south'}")
     monkeypatch.setenv("PACELINE_KV_BYTES", str(2**26))
     out, cores = tmp_path / "hosts.json", os.sched_getaffinity(0)
-    wanted = ["live", "--prompts", "1", "--warm-up", "1", "--blocks", "1", "--max-tokens", "24", "--arms", "cosine"]
+    wanted = ["live", "--prompts", "1", "--warm-up", "1", "--blocks", "1", "--max-tokens", "24"]
+    wanted += ["--arms", "cosine", "cosine without fusion"]
     try:
         assert main([*wanted, "--hop-ms", str(HOP_MS), "--out", str(out)]) == 0
     finally:
@@ -70,3 +71,5 @@ def test_drafters_on_two_hosts_guess_together(allowed: None, tmp_path: Path, mon
     assert len({node["host"] for node in nodes.values()}) == 2, "each on a host of its own"
     assert all(node["shared_guesses"] > 0 for node in nodes.values())
     assert not found["nodes"]["off"]
+    unfused = found["arms"]["cosine without fusion"]
+    assert unfused["drafted_a_round"] > 0.0
