@@ -115,6 +115,7 @@ def replay_frozen(log: Log, args: argparse.Namespace, fresh: MakeModelFree) -> d
         best = best_of(means)
         found["fields"][name] = {
             "total_s": {load: {v: round(mean, 4) for v, mean in row.items()} for load, row in means.items()},
+            "figures": {load: {v: one.figures() for v, one in row.items()} for load, row in rows.items()},
             "paired": {
                 load: {v: both_bounds(row[best["best value"]].total_s, one.total_s) for v, one in row.items()}
                 for load, row in rows.items()
