@@ -1,12 +1,13 @@
 """Simulate the arms of a live run: same texts in the same order, nodes, hop and cores, over a recording.
 
-Three numbers are taken from the live run: by how much its steps without drafts were slower than the
-recording's, what our own Python takes a round beside them, fitted on the same arm, and what it takes a message,
-fitted on `vanilla`, one drafter's chains. All other arms are predicted.
+Four numbers are taken from the live run: by how much its steps without drafts were slower than the
+recording's, what our own Python takes a round beside them, fitted on the same arm; what a round with
+drafts takes the verifier besides, fitted on `vanilla`, one drafter's chains; and what a batch of mail takes a
+node or the fuser, fitted on `specinfer`, all drafters fused. All other arms are predicted.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -21,8 +22,9 @@ from bench.simulate.models import text_of
 from bench.simulate.run import model_free
 from bench.simulate.world import Setting
 
-FITTED = "vanilla"
-MOST_S, HALVINGS = 0.016, 8  # of a message, and how often that is halved
+FITTED, FITTED_MAIL = "vanilla", "specinfer"
+MOST_TREES_S, MOST_MAIL_S = 0.032, 0.008
+HALVINGS = 7  # of these, to find a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +59,44 @@ def predict(log: Log, found: Mapping[str, Any], arms: Listed[Variant]) -> dict[s
     host_s = _seconds_a_token(found["arms"][OFF]["stream_tokens_per_s"]) - _seconds_a_token(fmean(map(rate, ends)))
     setting = replace(setting, host_s=max(0.0, host_s))
     if FITTED in by_name:
-        setting = replace(setting, message_s=message_seconds(log, by_name[FITTED], setting, found))
+        setting = fitted(log, by_name, setting, found)
     simulated = {name: simulate(log, arm, setting, found["texts"]) for name, arm in by_name.items()}
-    fitted = {
+    numbers = {
         "slowdown": round(setting.slowdown, 3),
         "host_ms": round(1e3 * setting.host_s, 3),
-        "message_ms": round(1e3 * setting.message_s, 3),
+        "trees_ms": round(1e3 * setting.trees_s, 3),
+        "mail_ms": round(1e3 * setting.mail_s, 3),
     }
-    return {**fitted, "arms": {name: own.figures() for name, own in simulated.items()}}
+    return {**numbers, "arms": {name: own.figures() for name, own in simulated.items()}}
 
 
-def message_seconds(log: Log, arm: Variant, setting: Setting, found: Mapping[str, Any]) -> float:
-    """Return the seconds a message with which the arm is as fast as it was measured, 0 ... MOST_S, by bisection."""
-    wanted = found["arms"][arm.name]["stream_tokens_per_s"]
-    low_s, high_s = 0.0, MOST_S
+def fitted(log: Log, arms: Mapping[str, Variant], setting: Setting, found: Mapping[str, Any]) -> Setting:
+    """Return the setting in which the two fitted arms are as fast as they were measured.
+
+    What mail takes a node is a part of `vanilla`'s rounds, too: for each try of it the verifier's part is fitted anew.
+    """
+
+    def is_too_fast(name: str, tried: Setting) -> bool:
+        wanted = found["arms"][name]["stream_tokens_per_s"]
+        return fmean(map(rate, run(log, arms[name], tried, found["texts"]))) > wanted
+
+    def with_trees(mail_s: float) -> Setting:
+        own = replace(setting, mail_s=mail_s)
+        trees_s = bisected(MOST_TREES_S, lambda tried_s: is_too_fast(FITTED, replace(own, trees_s=tried_s)))
+        return replace(own, trees_s=trees_s)
+
+    if FITTED_MAIL not in arms:
+        return with_trees(0.0)
+    return with_trees(bisected(MOST_MAIL_S, lambda tried_s: is_too_fast(FITTED_MAIL, with_trees(tried_s))))
+
+
+def bisected(most: float, is_too_little: Callable[[float], bool]) -> float:
+    """Return the value, 0 ... most, from which on it is no more too little."""
+    low, high = 0.0, most
     for _ in range(HALVINGS):
-        middle_s = (low_s + high_s) / 2.0
-        ends = run(log, arm, replace(setting, message_s=middle_s), found["texts"])
-        low_s, high_s = (middle_s, high_s) if fmean(map(rate, ends)) > wanted else (low_s, middle_s)
-    return low_s
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if is_too_little(middle) else (low, middle)
+    return low
 
 
 def run(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> list[Snapshot]:

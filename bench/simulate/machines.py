@@ -168,7 +168,7 @@ def _add_verifier(world: World, name: str) -> None:
             verifier.segment.receive(message.trees)
         verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
         jobs, trees = draft_here(fuser, name, verifier.segment.step(clock.time()))
-        clock.run(name, world.setting.host_s * bool(verifier.segment.stepped) + world.setting.message_s * len(mail))
+        clock.run(name, world.setting.host_s * bool(verifier.segment.stepped) + world.setting.trees_s * bool(mail))
         if trees:
             clock.run(FUSE, FUSE_S)
             verifier.segment.receive(shaped(world, trees))
@@ -199,7 +199,7 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
-        clock.run("mail", world.setting.message_s * len(mail))
+        clock.run("mail", world.setting.mail_s * bool(mail))
         clock.rest()
         drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
         _send_trees(world, trees, clock.time())
@@ -218,7 +218,7 @@ def _add_fuser(world: World, core: Core) -> None:
     segment = fuser_of(world)
 
     def handle(mail: list[ToFuser]) -> float | None:
-        clock.run("mail", world.setting.message_s * len(mail))
+        clock.run("mail", world.setting.mail_s * bool(mail))
         clock.rest()
         paths, trees = gather_and_fuse(segment, mail, clock.time())
         for box, messages in paths_by_mailbox(paths).items():

@@ -68,7 +68,10 @@ class Setting:
     # Are verifiers, fuser and store on one host? Then only nodes are a hop away, as their calls are.
     is_hub: bool = False
     host_s: float = 0.0  # what a verifier's own Python takes a round beside the target
-    message_s: float = 0.0  # and what a message takes at a node, a fuser or a verifier
+    trees_s: float = (
+        0.0  # and more where mail has come, its calls of a store whose core drafters are at work on included
+    )
+    mail_s: float = 0.0  # what a batch of mail takes a node or a fuser
     # By drafter, and of all verifiers together under VERIFIERS, to the fuser in the centre; none: a hop for all.
     links: Mapping[str, Link] = field(default_factory=dict)
     stages: int = 1  # devices in a row that a step passes, each with a part of the target
