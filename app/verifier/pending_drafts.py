@@ -61,7 +61,8 @@ class PendingDrafts:
         self._host_costs = host_costs
         self._stats = stats
         self._clock = clock
-        self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says
+        self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says,
+        self._ways_s = deque[float](maxlen=HOPS)  # and beyond what models take to guess
         self._steps = deque[tuple[float, float]](maxlen=STEPS)  # of the verifier on the same cores: launch, seconds
         self._last: dict[str, PendingDraft] = {}
         self._answered: list[_Answer] = []  # since the last `learn`
@@ -71,7 +72,7 @@ class PendingDrafts:
     @property
     def hop_s(self) -> float:
         """Return the seconds of a job's way to the drafters and back; the first ones are those of a start."""
-        return DEFAULT_HOP_S if len(self._hops_s) < HOPS else min(self._hops_s)
+        return DEFAULT_HOP_S if len(self._ways_s) < HOPS else min(self._ways_s)
 
     def use(self, split: int) -> None:
         """Learn what drafts cost under this split of the machine from now on."""
@@ -160,6 +161,9 @@ class PendingDrafts:
                 self._learn_models(message, batch, unread, answers / batch.sequences)
             if not batch.is_probe:
                 self._hops_s.append(came_s - message.models_s)
+                # A round that another node fuses is open while its drafts are on their way: most of that is no guess.
+                guess_s = self._modes.guessing.seconds(batch.sequences, batch.depth)
+                self._ways_s.append(came_s - (min(guess_s, message.models_s) or message.models_s))
             elif not self._hops_s:
                 return
             came_s = min(came_s, message.models_s + min(self._hops_s))  # a step in between is no draft's time

@@ -256,6 +256,26 @@ def test_far_drafters_are_not_asked_for_what_running_ahead_cannot_hide():
     assert not one.speculation.request_drafts([sequence], Policy())
 
 
+def test_of_a_round_that_another_node_fuses_all_but_the_guess_is_the_way():
+    """Such a round is open while drafts are on their way: running ahead hides none of that."""
+    pool, clock = DrafterPool({"small": "draft:1"}, ()), HandClock()
+    one = parts(costs=StepCosts({1: 0.030, 64: 0.031}), overlap="auto", pool=pool, clock=clock)
+    sequence = start(one, "r", max_tokens=90, generated=1)
+    for i in range(40):
+        is_alone = i < 20  # then its own node fuses, and says what its models took
+        one.speculation.jobs([sequence], [1], Policy())
+        clock.now_s += 0.005 if is_alone else 0.025
+        models_s, guessed = (0.003, 1) if is_alone else (0.023, 0)
+        one.speculation.receive(
+            message(base=len(sequence.tokens), models_s=models_s, guessed=guessed, confidence={"small": 0.9})
+        )
+        sequence.kv.tokens.append(7)
+        if i == 19:
+            assert one.speculation.pending.hop_s == pytest.approx(0.002)
+    assert one.speculation.pending.drafting_s(1, 1) == pytest.approx(0.003)
+    assert one.speculation.pending.hop_s == pytest.approx(0.022)
+
+
 def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():
     one = parts()
     assert one.speculation.final_jobs(start(one, "r")) == []
