@@ -41,6 +41,11 @@ class _Lines:
         return min(_least(line, depth) for known, line in self.fitted.items() if known >= size or known == nearest)
 
 
+def size_class(batch: int) -> int:
+    """Return the class of batch sizes that share a line: a power of two up to the next."""
+    return batch.bit_length()
+
+
 class DraftCosts:
     """The seconds from sending jobs to having drafts: hop + depth x step(batch) + reading.
 
@@ -101,7 +106,7 @@ class DraftCosts:
         """
         if batch < 1 or depth < 1 or not 0.0 <= seconds < float("inf"):
             return
-        size, lines = batch.bit_length(), self._lines
+        size, lines = size_class(batch), self._lines
         if unread > FEW_UNREAD * batch:
             if lines.fitted:
                 self._reading_s.append(max(0.0, seconds - self.seconds(batch, depth)) / unread)
@@ -138,7 +143,7 @@ class DraftCosts:
         """
         if batch < 1 or depth < 1:
             return 0.0
-        lines, size = self._lines, batch.bit_length()
+        lines, size = self._lines, size_class(batch)
         if not lines.fitted:
             near = self._nearest()
             return self._hop_s if near is None else self._lines.slowdown / near.slowdown * near.seconds(size, depth)

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.estimates.draft_costs import DraftCosts
+from app.estimates.draft_costs import DraftCosts, size_class
 from app.estimates.step_costs import StepCosts
 from app.messages import LEAST_SURVIVAL, Record
 from app.stages.length.draft_modes import DraftModes
@@ -101,7 +101,7 @@ class LengthController:
     def __init__(self) -> None:
         self.modes: Final = DraftModes()
         self._any = _Silence()  # without any draft
-        self._models = _Silence()  # without drafts of models
+        self._models: dict[int, _Silence] = {}  # without drafts of models for a whole batch, by its size class
         self._silent_crowd = 0  # sequences at the last decision
         self._model_free_rounds = -FIRST_FULL_ASKS  # since models drafted; below 0 they draft in any case
         self._full_after = FULL_AFTER_ASKS  # model-free rounds
@@ -113,7 +113,7 @@ class LengthController:
         if silent < QUIET_AFTER_STEPS or silent % QUIET_STEPS == 0 or self._silent_crowd != len(records):
             return False
         self._any.steps += 1
-        self._models.steps += 1
+        self._without_models(len(records)).steps += 1
         for record in records:
             self.modes.with_models.of(record).record_asked(0)
             self.modes.model_free.of(record).record_asked(0)
@@ -144,7 +144,8 @@ class LengthController:
         full, model_free, costs = batch.candidates, batch.model_free, batch.costs
         self._silent_crowd = len(full)
         self._any.steps += 1
-        self._models.steps += 1
+        silence = self._without_models(len(full))
+        silence.steps += 1
         models = self.modes.with_models
         alone = self.modes.model_free
         beside_s = max(0.0, batch.prompts_s - costs.seconds(1))  # reading the weights is a part of either step
@@ -164,7 +165,7 @@ class LengthController:
             own = DraftPrice(alone.costs, batch.busy_s, beside_s, share=1.0)
             few, few_gain = _asked(model_free, costs, own, 1.0, tries_few)
         # The more is gained without models, the less often they are tried.
-        must_ask = self._models.is_trial_due(full, costs, models.costs, few_gain)
+        must_ask = silence.is_trial_due(full, costs, models.costs, few_gain)
         beat = 1.0 if must_ask or self._is_full_due else few_gain
         depths, gain = _asked(full, costs, price, beat, must_ask)
         if batch.ahead is not None and not any(depths):
@@ -183,7 +184,8 @@ class LengthController:
         probes = probe(probing, depths, costs, mode.costs, batch.core_share)
         most = most_steps(full, costs, models.costs)
         self._any.record(most, is_trial=tries_few or was_tried, drafts=any(depths))
-        self._models.record(most, is_trial=was_tried, drafts=any(depths) and not is_model_free)
+        is_whole = size_class(sum(map(bool, depths))) == size_class(len(full))
+        silence.record(most, is_trial=was_tried, drafts=is_whole and not is_model_free)
         if any(depths):
             self._record(is_model_free, few_gain >= gain, most)
         log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
@@ -195,6 +197,10 @@ class LengthController:
         if must_ask:  # a trial shows what drafts take, unless drafters must read for longer than that first
             worth = max(worth, 2.0 * models.costs.seconds(len(full), max(depths)))
         return LengthDecision(depths, probes, is_model_free, worth, least_survival=enough)
+
+    def _without_models(self, sequences: int) -> _Silence:
+        """Return the silence of models for batches like one of so many: drafts for a part of it show nothing of it."""
+        return self._models.setdefault(size_class(sequences), _Silence())
 
     @property
     def _is_full_due(self) -> bool:
@@ -217,4 +223,5 @@ def _asked(
 ) -> tuple[list[int], float]:
     """Return the lengths that pay and their gain; where none does those of a trial, if it is one."""
     depths, gain = draft_lengths(candidates, costs, price, beat)
-    return (trial_lengths(candidates, costs) if is_trial and not any(depths) else depths), gain
+    is_part = size_class(sum(map(bool, depths))) < size_class(len(candidates))
+    return (trial_lengths(candidates, costs) if is_trial and is_part else depths), gain

@@ -168,6 +168,24 @@ def test_what_looks_dear_is_tried_with_the_whole_batch():
     assert min(step()) > 0
 
 
+def test_a_whole_batch_that_looks_dear_is_tried_though_a_part_of_it_drafts(lengths):
+    """Drafts for one of two show nothing of what drafts for both take: a wrong cost would stay."""
+    lengths.modes.with_models.costs.update(2, 4, 0.200)
+    records = [RECORD, fakes.record([1, 2, 3], request_id="s")]
+    flat = StepCosts({1: 0.050, 64: 0.051})
+    for record in records:
+        for _ in range(20):
+            lengths.modes.with_models.of(record).update(4, 4)
+
+    def step() -> list[int]:
+        full = [Candidate(lengths.modes.with_models.of(r), 8) for r in records]
+        return lengths.decide(batch_of(full, costs=flat)).depths
+
+    asked = [step() for _ in range(200)]
+    assert sum(depths.count(0) == 1 for depths in asked) > 150, "one of the two drafts nearly always"
+    assert any(min(depths) > 0 for depths in asked), "and both in a trial"
+
+
 @pytest.mark.parametrize("accepted, least_steps", [(0.1, 80), (4.0, 400)], ids=["little", "much"])
 def test_models_are_tried_the_later_the_more_is_gained_without_them(accepted, least_steps):
     """Four steps go by in a trial of models, which look dear; the others draft meanwhile."""
