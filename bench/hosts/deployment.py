@@ -84,16 +84,25 @@ class ArmDeployment:
         for process in self.processes:
             process.send_signal(signal.SIGSTOP)
 
-    def ask(self, requests: Listed[GenerateRequest], streams: int) -> list[Snapshot]:
-        """Run requests to their ends, so many at once, each followed by the next; return the ends in order.
+    def ask(
+        self, requests: Listed[GenerateRequest], streams: int, arrivals_s: Listed[float] | None = None
+    ) -> list[Snapshot]:
+        """Run requests to their ends; return the ends in order.
 
+        So many at once, each followed by the next; or each at one of these seconds, whatever has ended.
         Raises TimeoutError, and PacelineError for a request that failed.
         """
         waiting, running = deque(enumerate(requests)), dict[int, str]()
         ended: dict[int, Snapshot] = {}
-        last_s = time.monotonic()
+        began_s = last_s = time.monotonic()
+
+        def may_start() -> bool:
+            if arrivals_s is None:
+                return len(running) < streams
+            return time.monotonic() - began_s >= arrivals_s[waiting[0][0]]
+
         while waiting or running:
-            while waiting and len(running) < streams:
+            while waiting and may_start():
                 number, request = waiting.popleft()
                 running[number] = self.deployment.submit(request).id
             for number, request_id in [*running.items()]:
@@ -103,7 +112,7 @@ class ArmDeployment:
                         raise PacelineError(f"{self.name}: {end.error}")
                     ended[number], last_s = end, time.monotonic()
                     del running[number]
-            if time.monotonic() - last_s > ANSWER_S:
+            if running and time.monotonic() - last_s > ANSWER_S:
                 raise TimeoutError(f"{self.name}: no request ended for {ANSWER_S:.0f} s")
             time.sleep(LOOK_S)
         return [ended[number] for number in range(len(requests))]

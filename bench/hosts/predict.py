@@ -24,7 +24,8 @@ from bench.simulate.world import Setting
 
 FITTED, FITTED_MAIL = "vanilla", "specinfer"
 MOST_TREES_S, MOST_MAIL_S = 0.032, 0.008
-HALVINGS = 7  # of these, to find a value
+PAUSE_S = 30.0  # between blocks of requests at stated times, in which other arms have their turn
+HALVINGS = 6  # of these, to find a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +100,19 @@ def bisected(most: float, is_too_little: Callable[[float], bool]) -> float:
     return low
 
 
-def run(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> list[Snapshot]:
+def run(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, Any]) -> list[Snapshot]:
     """Simulate an arm over the warming-up texts and then the counted ones; return the ends of these in order."""
     return simulate(log, arm, setting, texts).ends
 
 
-def simulate(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, int]) -> Simulated:
+def simulate(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, Any]) -> Simulated:
     """Simulate an arm as `run` does; return the ends, and more of what it did."""
     counted, warm_up = texts["prompts"], texts["warm_up"]
     order = in_order(log, range(counted))
     before = in_order(log, range(counted, counted + warm_up))
     world = build(log, arm, setting, lambda: model_free(log))
     world.waiting = deque(map(str, [*before, *order]))
-    world.run()
+    world.run(in_turn(texts["arrivals_s"]) if "arrivals_s" in texts else None)
     ends = {text_of(record.id): world.store.snapshot(record.id) for record in world.ended}
     targets = [verifier.target for verifier in world.verifiers]
     step_s = sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
@@ -130,6 +131,15 @@ def in_order(log: Log, numbers: range) -> list[int]:
     for i, text in enumerate(log.texts):
         by_domain.setdefault(text.domain, []).append(i)
     return [own[number] for number in numbers for own in by_domain.values()]
+
+
+def in_turn(blocks: Listed[Listed[float]]) -> list[float]:
+    """Return when the requests of all blocks come, one block PAUSE_S after the last request of the one before."""
+    found: list[float] = []
+    for block in blocks:
+        begun_s = found[-1] + PAUSE_S if found else 0.0
+        found += [begun_s + at_s for at_s in block]
+    return found
 
 
 def _seconds_a_token(tokens_per_s: float) -> float:

@@ -88,7 +88,9 @@ def table(found: Mapping[str, Any]) -> str:
     more = "| predicted | of measured " if predicted else ""
     common = "| arm | tokens/s a stream | / off (lower bound) | tokens a round | rounds that asked models "
     head = f"{common}{more}| accepted, by drafter |"
-    lines = [f"{found['streams']} at once, a hop of {found['place']['hop_ms']} ms", head]
+    per_s = found.get("texts", {}).get("rate")
+    load = f"{found['streams']} at once" if per_s is None else f"{per_s:g} a second"
+    lines = [f"{load}, a hop of {found['place']['hop_ms']} ms", head]
     lines.append("|---" * (head.count("|") - 1) + "|")
     for name, own in found["arms"].items():
         over = own["over off"]

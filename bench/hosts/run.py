@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence as Listed
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     one = commands.add_parser("live", help="needs root, iproute2 and two cores", formatter_class=Defaults)
     one.add_argument("--hosts", type=int, default=2, help="of drafters: PACELINE_DRAFTERS are dealt to them in turn")
     one.add_argument("--streams", type=int, default=1, help="requests at once")
+    one.add_argument("--rate", type=float, help="requests/s, at Poisson times, instead of so many at once")
     one.add_argument("--prompts", type=int, default=4, help="prompts of each domain")
     one.add_argument("--warm-up", type=int, default=1, help="prompts of each domain before, uncounted")
     one.add_argument("--blocks", type=int, default=2, help="turns of each arm")
@@ -105,7 +107,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         fewest = min(len(of_domain) for of_domain in args.texts.values())
         if min(args.prompts, args.blocks, args.streams) < 1 or not 0 <= args.warm_up <= fewest - args.prompts:
             parser.error(f"prompts, blocks and streams are at least 1, and a domain has {fewest} prompts in all")
-        if not 1 <= args.hosts <= MOST_HOSTS or args.hop_ms < 0.0 or args.mbit <= 0.0:
+        rates = (args.mbit, args.mbit if args.rate is None else args.rate)
+        if not 1 <= args.hosts <= MOST_HOSTS or args.hop_ms < 0.0 or min(rates) <= 0.0:
             parser.error(f"1 to {MOST_HOSTS} hosts; a hop is at least 0, a rate more")
     return args
 
@@ -123,6 +126,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     place = place_of(settings, args)
     os.sched_setaffinity(0, {place.cores[1]})  # where clients are, too: the verifier has its core to itself
     warm_up, blocks = asked(args.texts, args.prompts, args.warm_up, args.blocks)
+    times = None if args.rate is None else [arrivals(args.rate, block, i) for i, block in enumerate([warm_up, *blocks])]
     ends: dict[str, list[list[Snapshot]]] = {arm.name: [] for arm in wanted}
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder) if args.logs is None else args.logs
@@ -133,7 +137,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
             print(f"{len(opened)} deployments; a hop takes {hop_ms:.2f} ms", flush=True)
             for number, block in enumerate([warm_up, *blocks]):
                 for name in random.Random(number).sample([*opened], len(opened)):
-                    ends[name].append(turn(opened[name], block, args))
+                    ends[name].append(turn(opened[name], block, args, None if times is None else times[number]))
                 check_same({name: own[-1] for name, own in ends.items()})
                 print(f"block {number} of {len(blocks)}", flush=True)
             nodes = {name: arm.seen for name, arm in opened.items()}
@@ -143,7 +147,12 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "place": {"nodes": place.nodes, "held_back_ms": place.hop_ms, "hop_ms": round(hop_ms, 4), "mbit": args.mbit},
         "streams": args.streams,
-        "texts": {"prompts": args.prompts, "warm_up": args.warm_up, "max_tokens": args.max_tokens},
+        "texts": {
+            "prompts": args.prompts,
+            "warm_up": args.warm_up,
+            "max_tokens": args.max_tokens,
+            **({} if times is None else {"rate": args.rate, "arrivals_s": times}),
+        },
         "fingerprint": fingerprint([end for block in counted[OFF] for end in block]),
         "arms": {name: {**own, "model_rounds": model_rounds[name]} for name, own in figures(counted, OFF).items()},
         "nodes": nodes,
@@ -151,12 +160,20 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def turn(arm: ArmDeployment, block: Block, args: argparse.Namespace) -> list[Snapshot]:
+def arrivals(rate: float, block: Block, seed: int) -> list[float]:
+    """Return a second for each request of a block: Poisson times of this rate."""
+    draw = random.Random(seed)
+    return [round(at_s, 4) for at_s in accumulate(draw.expovariate(rate) for _ in block)]
+
+
+def turn(
+    arm: ArmDeployment, block: Block, args: argparse.Namespace, arrivals_s: Listed[float] | None
+) -> list[Snapshot]:
     """Wake an arm, ask it a block, and let it sleep again."""
     requests = [GenerateRequest(prompt=prompt, max_tokens=args.max_tokens) for _, prompt in block]
     arm.wake()
     try:
-        return arm.ask(requests, args.streams)
+        return arm.ask(requests, args.streams, arrivals_s)
     finally:
         arm.sleep()
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bench.cooperate.variants import OFF, Variant, fixed
-from bench.hosts.predict import FITTED, FITTED_MAIL, in_order, predict, run
+from bench.hosts.predict import FITTED, FITTED_MAIL, PAUSE_S, in_order, in_turn, predict, run
 from bench.hosts.report import deviations, rate, table
-from bench.hosts.run import asked
+from bench.hosts.run import arrivals, asked
 from bench.simulate.events import Machine, Network
 from bench.simulate.log import Log
 from bench.simulate.models import SimClock
@@ -131,6 +131,27 @@ def test_a_papers_arm_that_hardly_asked_models_is_marked_in_the_table() -> None:
     assert "| cosine (models in 25% of rounds) | 1.0 | 1.00 (0.90) | 1.00 | 25% |" in shown
     assert "| vanilla | 1.0 | 1.00 (0.90) | 1.00 | 95% |" in shown
     assert "| faser | 1.0 | 1.00 (0.90) | 1.00 |  |" in shown, "a file from before it was counted"
+
+
+def test_requests_at_stated_times_come_in_blocks_with_a_pause_between() -> None:
+    assert in_turn([[1.0, 2.5], [0.5]]) == [1.0, 2.5, 2.5 + PAUSE_S + 0.5]
+    block = [("code", "a"), ("prose", "x")]
+    times = arrivals(0.5, block, 1)
+    assert len(times) == 2 and 0.0 < times[0] < times[1]
+    assert times == arrivals(0.5, block, 1) != arrivals(0.5, block, 2)
+
+
+def test_a_prediction_has_requests_come_as_they_came_live(log: Log) -> None:
+    """Far apart each has the target to itself; all at once they share it."""
+    setting = Setting(streams=1, nodes=(("coder",), ("writer",)))
+    texts = {"prompts": 3, "warm_up": 1}
+    apart = [[100.0 * i for i in range(count)] for count in (2, 6)]
+    seconds = {}
+    for name, times in (("apart", apart), ("at once", [[0.0] * len(block) for block in apart])):
+        ends = run(log, ARMS[0], setting, {**texts, "arrivals_s": times})
+        seconds[name] = [(end.stats.last_token_s or 0.0) - end.record.created_s for end in ends]
+    assert seconds["apart"] == pytest.approx([LENGTH * STEP_S] * 6, rel=0.01)
+    assert min(seconds["at once"]) > 1.01 * max(seconds["apart"])
 
 
 def test_the_counted_prompts_come_in_blocks_and_the_warming_up_ones_are_others() -> None:
