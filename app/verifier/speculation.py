@@ -94,7 +94,7 @@ class Speculation:
         self._pool = DrafterPool()
         self._is_together = True
         self._first_waits = 0  # so far
-        self._usual_depth = 0  # of the drafts that were asked for last,
+        self._usual_depth = 0  # of the drafts that were asked for last, 0 where none were,
         self._usual_costs = self.lengths.modes.with_models.costs  # and the costs of their mode
         self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
@@ -198,6 +198,8 @@ class Speculation:
             return []
         batch = self._batch(sequences, limits, policy)
         found = self.lengths.plan(batch)
+        if not any(found.depths):
+            self._usual_depth = 0  # nothing to hide: the sequences go together
         if found.split != self._split:
             self._divide(found.split)
         if found.is_priced:
@@ -404,6 +406,7 @@ class Speculation:
             busy_s=self._costs.seconds(others) if others and not reads_prompts else 0.0,
             prompts_s=self._prompts_s(sequences, policy) if reads_prompts else 0.0,
             core_share=pool.core_share,
+            together=self._together(len(sequences)) if others and not self._is_together else 1.0,
             least=policy.min_draft_tokens,
             load=len(self.sequences),
             ahead=partial(self._ahead, full) if pool.models and not (pool.core_share or others) else None,
@@ -428,6 +431,11 @@ class Speculation:
         read_s += reading.step_s((c.context, 1 + min(size, c.limit)) for c in candidates)
         plain_s = self._costs.seconds(len(candidates)) + reading.step_s((c.context, 1) for c in candidates)
         return size, plain_s / len(candidates) * chunks.pace_ahead(size, read_s)
+
+    def _together(self, sequences: int) -> float:
+        """Return the pace of decoding all sequences plainly in one step over that of so many of them apart."""
+        everyone = len(self.sequences)
+        return everyone / sequences * self._costs.seconds(sequences) / self._costs.seconds(everyone)
 
     def _prompts_s(self, sequences: list[Sequence], policy: Policy) -> float:
         """Return the seconds of the step of prompts alone that the verifier makes while these wait; 0 for none."""

@@ -163,10 +163,10 @@ class LengthController:
             tries_few = self._any.is_trial_due(model_free, costs, alone.costs)
             # In the verifier's own process: nothing hides them, and it waits for nothing.
             own = DraftPrice(alone.costs, batch.busy_s, beside_s, share=1.0)
-            few, few_gain = _asked(model_free, costs, own, 1.0, tries_few)
+            few, few_gain = _asked(model_free, costs, own, batch.together, tries_few)
         # The more is gained without models, the less often they are tried.
         must_ask = silence.is_trial_due(full, costs, models.costs, few_gain)
-        beat = 1.0 if must_ask or self._is_full_due else few_gain
+        beat = max(batch.together, 1.0 if must_ask or self._is_full_due else few_gain)
         depths, gain = _asked(full, costs, price, beat, must_ask)
         if batch.ahead is not None and not any(depths):
             # What drafts took of late is not what they take once drafters run ahead.

@@ -20,7 +20,8 @@ class DraftBatch:
     `busy_s`, `core_share`: see `app.stages.length.marginal.DraftPrice`. `prompts_s`: seconds of a step of
     the prompts alone that wait to be read, which the verifier makes while it waits for drafts. `ahead` returns
     the draft tokens of each sequence to wait for where drafters run ahead of each verdict, and the pace with
-    them over plain decoding; None where other work goes on meanwhile.
+    them over plain decoding; None where other work goes on meanwhile. `together`: the pace of decoding all sequences
+    plainly in one step over that of these apart from the others, which drafts must gain where they keep them apart.
     """
 
     candidates: list[Candidate]  # as drafters with models see them
@@ -33,6 +34,7 @@ class DraftBatch:
     prompts_s: float = 0.0
     core_share: float = 0.0
     ahead: Callable[[], tuple[int, float]] | None = None
+    together: float = 1.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
     load: int = 0  # sequences of the verifier, those not in this batch included
 

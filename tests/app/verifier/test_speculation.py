@@ -790,6 +790,22 @@ def test_group_split_uses_cost_at_requested_length():
     assert not one.speculation.is_together
 
 
+def test_halves_that_draft_nothing_go_together_again():
+    one = parts(costs=StepCosts({1: 0.010, 64: 0.640}), pool=DrafterPool({"small": "draft:1"}, (), 0.0))
+    for depth in (1, 2):
+        for _ in range(20):
+            one.draft_costs.update(4, depth, 0.0008 * depth)
+    sequences = [start(one, name) for name in "abcd"]
+    for sequence in sequences:
+        for _ in range(80):
+            one.lengths.modes.with_models.of(sequence.record).update(8, 0)
+    one.speculation.jobs(sequences, [8] * 4, Policy())
+    assert not one.speculation.request_drafts(sequences, Policy())
+    assert not one.speculation.is_together, "by the drafts before"
+    one.speculation.request_drafts(sequences, Policy())
+    assert one.speculation.is_together, "there is nothing to hide"
+
+
 def test_baseline_lengths_draft_chains_and_verify_all_of_them():
     one = parts(lengths="fixed:3")
     sequence, bounded = (

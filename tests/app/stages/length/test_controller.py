@@ -95,6 +95,19 @@ def test_models_that_see_more_are_asked(lengths):
     assert [decide(lengths) for _ in range(50)] == [False] * 50
 
 
+@pytest.mark.parametrize(("together", "drafts"), [(1.0, True), (2.0, False)])
+def test_a_half_drafts_only_for_more_than_both_halves_in_one_step_would_have(lengths, together, drafts):
+    """Its drafts hide behind the other half's step, which alone would have gone on with it."""
+    for _ in range(30):
+        lengths.modes.with_models.of(RECORD).update(4, 1)
+    full = [Candidate(lengths.modes.with_models.of(RECORD), 4)]
+    flat = StepCosts({1: 0.050, 64: 0.051})
+    batch = DraftBatch(
+        full, None, has_models=True, lengths={}, costs=flat, now_s=0.0, busy_s=0.050, together=together
+    )  # fmt: skip
+    assert any(lengths.decide(batch).depths) == drafts
+
+
 def test_a_model_free_round_shows_nothing_of_models(lengths):
     before = lengths.modes.with_models.of(RECORD).survival(3)
     lengths.modes.update(RECORD, tree("lookup"), WRONG, ("lookup",), is_model_free=True)
