@@ -98,8 +98,8 @@ def test_models_that_see_more_are_asked(lengths):
 @pytest.mark.parametrize(("together", "drafts"), [(1.0, True), (2.0, False)])
 def test_a_half_drafts_only_for_more_than_both_halves_in_one_step_would_have(lengths, together, drafts):
     """Its drafts hide behind the other half's step, which alone would have gone on with it."""
-    for _ in range(30):
-        lengths.modes.with_models.of(RECORD).update(4, 1)
+    for i in range(30):
+        lengths.modes.with_models.of(RECORD).update(4, i % 2)
     full = [Candidate(lengths.modes.with_models.of(RECORD), 4)]
     flat = StepCosts({1: 0.050, 64: 0.051})
     batch = DraftBatch(
