@@ -31,6 +31,7 @@ class AskedBatch:
     is_model_free: bool = False
     deciding_s: float = 0.0  # what finding the depth took: a part of what drafts cost
     is_probe: bool = False  # its sequences go on without it
+    catches_up: bool = False  # drafters read more first than a round brings: it shows what drafts take at most
     split: int = 0  # of the machine, when it was sent
     is_judged: bool = False  # an answer was compared with what was expected
     is_read: bool = False  # an answer taught what reading takes
@@ -154,11 +155,14 @@ class PendingDrafts:
         # Without its readers an answer says nothing of what they read, but how long drafts take at least. What a batch
         # had to read its first answer tells, if its reading began with it.
         unread = 0 if message.confidence.keys().isdisjoint(pending.readers) else unread
+        # Before a probe drafters read what they missed, which an ordinary round does not have them do. A round that
+        # ended without any draft was too short, whatever they did.
+        is_bound = batch.is_probe or (batch.catches_up and bool(message.confidence))
         teaches = not (unread and (pending.is_held_up or batch.is_read))
         came_s = self._clock.monotonic() - batch.at_s
         if 0.0 < message.models_s <= came_s:  # not trusted
             if teaches:
-                self._learn_models(message, batch, unread, answers / batch.sequences)
+                self._learn_models(message, batch, unread, answers / batch.sequences, is_bound=is_bound)
             if not batch.is_probe:
                 self._hops_s.append(came_s - message.models_s)
                 # A round that another node fuses is open while its drafts are on their way: most of that is no guess.
@@ -188,19 +192,20 @@ class PendingDrafts:
                 unread,
                 share=answers / batch.sequences,
                 is_beside=beside_s > 0.0,
-                is_bound=batch.is_probe,
+                is_bound=is_bound,
                 is_model_free=batch.is_model_free,
                 skipped=message.skipped,
             )
             batch.is_read = batch.is_read or (unread > 0 and not message.skipped)
 
-    def _learn_models(self, message: TreeMessage, batch: AskedBatch, unread: int, share: float) -> None:
+    def _learn_models(
+        self, message: TreeMessage, batch: AskedBatch, unread: int, share: float, *, is_bound: bool
+    ) -> None:
         if batch.split != self.model_costs.split:
             return
         beside_s = self._beside_s(batch, message.models_s)
         models_s, is_beside = max(0.0, message.models_s - beside_s), beside_s > 0.0
-        # Before a probe drafters read what they missed, which an ordinary round does not have them do.
-        sequences, is_bound = batch.sequences, batch.is_probe
+        sequences = batch.sequences
         self.model_costs.update(
             sequences, batch.depth, models_s, unread, share=share, is_beside=is_beside, is_bound=is_bound
         )

@@ -3,6 +3,7 @@
 The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from app.verifier.stats import VerifierStats
 
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
+ROUND_TOKENS = 9  # that a round brings at most, nearly always
 MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
 FIRST_WAITS = 4  # of which each is twice as long as the one before, while nothing is known of what drafts take
 
@@ -462,13 +464,28 @@ class Speculation:
             self._first_waits += 1
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         batch = AskedBatch(
-            now_s, len(asked), deepest, wait_s, is_model_free, deciding_s=self._deciding_s, split=self._split
+            now_s,
+            len(asked),
+            deepest,
+            wait_s,
+            is_model_free,
+            catches_up=not is_model_free and self._catches_up(asked, now_s),
+            deciding_s=self._deciding_s,
+            split=self._split,
         )
         self._expect(asked, batch, unread, policy)
         due_s = self._clock.time() + wait_s
         for sequence, _, _ in asked:
             sequence.due_s = due_s
         return due_s
+
+    def _catches_up(self, asked: Listed[Asked], now_s: float) -> bool:
+        """Tell whether the drafters of some node read more first than a round brings."""
+        unread: Counter[str] = Counter()
+        for sequence, _, route in asked:
+            for home in set(route.homes.values()):
+                unread[home] += self._read.unread(sequence.record.id, len(sequence.tokens), home, now_s)
+        return max(unread.values(), default=0) > ROUND_TOKENS * len(asked)
 
     def _probe(
         self,

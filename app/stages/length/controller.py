@@ -33,6 +33,7 @@ FIRST_TRIAL_STEPS = 16  # without drafts of a kind: then it is tried, and after 
 EARLY_TRIAL_SHARE = 0.05  # of those steps, that such a trial takes at most
 LITTLE_GAIN = 1.35  # of plain decoding, by model-free drafts: models are tried early where these gain less
 TRIAL_TOKENS = 4  # of each sequence, in a trial
+TRIAL_ROUNDS = 2  # of a trial: in the first drafters catch up, the second shows what drafts take
 QUIET_AFTER_STEPS = 8  # without any draft, at the same number of sequences: from then on lengths are decided
 QUIET_STEPS = 4  # only at each fourth step: estimates hardly change without drafts, and deciding takes time
 FIRST_FULL_ASKS = 8  # with models, before model-free drafters alone are chosen
@@ -50,7 +51,7 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
 
 def trial_steps(candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts) -> float:
     """Return how many plain steps take as long as a trial, reading included."""
-    trial_s = drafting.seconds(len(candidates), TRIAL_TOKENS) + sum(c.read_s for c in candidates)
+    trial_s = TRIAL_ROUNDS * drafting.seconds(len(candidates), TRIAL_TOKENS) + sum(c.read_s for c in candidates)
     return trial_s / costs.seconds(len(candidates))
 
 
@@ -69,6 +70,7 @@ class _Silence:
 
     steps: int = 0
     trial_after: int = FIRST_TRIAL_STEPS
+    rounds_left: int = 0  # of the trial under way
 
     def is_trial_due(
         self, candidates: list[Candidate], costs: StepCosts, drafting: DraftCosts, gain: float = 1.0
@@ -77,6 +79,8 @@ class _Silence:
 
         `gain`: of what drafts meanwhile. Where that is LITTLE_GAIN or more trials wait for `most_steps`.
         """
+        if self.rounds_left:
+            return True
         if self.steps <= self.trial_after:
             return False
         if gain >= LITTLE_GAIN:
@@ -85,9 +89,11 @@ class _Silence:
 
     def record(self, most_steps: int, *, is_trial: bool, drafts: bool) -> None:
         """Record a decision; the next trial comes after at most `most_steps` silent ones."""
-        if is_trial:
+        begins = is_trial and not self.rounds_left
+        self.rounds_left = (TRIAL_ROUNDS if begins else self.rounds_left) - 1 if is_trial and drafts else 0
+        if begins:
             self.trial_after = min(most_steps, 2 * self.trial_after)
-        elif drafts:
+        elif drafts and not is_trial:
             self.trial_after = FIRST_TRIAL_STEPS
         if drafts:
             self.steps = 0

@@ -16,7 +16,7 @@ from app.stages.length.joint_controller import AFTER, FIRST, JointController
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.state import MAX_NODES, Tree
-from app.verifier.speculation import FIRST_WAITS, MIN_WAIT_S, DraftStrategies, Speculation
+from app.verifier.speculation import FIRST_WAITS, MIN_WAIT_S, ROUND_TOKENS, DraftStrategies, Speculation
 from tests import fakes
 from tests.app.verifier.parts import HandClock, message, parts, start
 from tests.fakes import VOCAB
@@ -638,6 +638,27 @@ def test_rounds_that_end_without_the_drafts_show_that_the_wait_is_too_short():
         one.speculation.receive(answer(len(sequence.tokens), request_id="s", **nothing))
         sequence.kv.tokens += [7]
     assert waited_s > 20 * MIN_WAIT_S
+
+
+def test_a_round_in_which_drafters_catch_up_shows_what_drafts_take_at_most():
+    pool, clock = DrafterPool({"small": "draft:1"}, ()), HandClock()
+    one = parts(overlap="none", pool=pool, clock=clock)
+    sequence = start(one, "r", max_tokens=90, generated=1)
+
+    def round_of(took_s: float, brings: int) -> None:
+        one.speculation.jobs([sequence], [2], Policy())
+        clock.now_s += took_s
+        one.speculation.receive(message(base=len(sequence.tokens), models_s=0.9 * took_s, confidence={"small": 0.9}))
+        sequence.kv.tokens += [7] * brings
+
+    for _ in range(12):
+        round_of(0.010, brings=2)
+    usual_s = one.draft_costs.seconds(1, 2)
+    sequence.kv.tokens += [7] * ROUND_TOKENS  # without drafts
+    round_of(0.030, brings=2)
+    assert one.draft_costs.seconds(1, 2) == usual_s
+    round_of(0.030, brings=2)
+    assert one.draft_costs.seconds(1, 2) > 1.1 * usual_s
 
 
 def test_reading_is_no_wrong_draft_to_routing():
