@@ -490,7 +490,7 @@ class Speculation:
         for sequence, _, route in asked:
             record_id, length, homes = sequence.record.id, len(sequence.tokens), route.homes
             pending = PendingDraft(length, batch)
-            if own:
+            if own and homes:
                 slowest = max(homes.values(), key=lambda home: own.get(home, 0))
                 readers = frozenset(name for name, home in homes.items() if home == slowest)
                 pending = PendingDraft(length, batch, own.get(slowest, 0), readers=readers)

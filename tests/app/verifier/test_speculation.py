@@ -494,6 +494,13 @@ def test_drafts_before_which_much_must_be_read_are_not_waited_for():
     assert other.due_s > NOW_S and own.drafters == ("small", "lookup"), "worth the wait"
 
 
+def test_a_sequence_that_no_model_drafts_for_goes_with_one_that_models_must_read():
+    one, reader = with_much_to_read()
+    other = start(one, "s", generated=1, speculation=SpeculationBounds(drafters=("lookup",)))
+    jobs = one.speculation.jobs([reader, other], [4, 4], Policy(), worth_s=1.0)
+    assert {(job.request_id, job.drafters) for job in jobs if job.to == "fuse"} == {("s", ("lookup",))}
+
+
 def answer(base, **changes):
     """Make the answer to the job at this length."""
     values = {"base": base, "survival": (0.9, 0.8), "confidence": {"small": 0.9}}
