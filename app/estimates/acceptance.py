@@ -54,9 +54,14 @@ class AcceptanceEstimate:
         Levels behind the first wrong one tell nothing. The prior learns the same.
         """
         right, seen, decay = self._accepted, self._seen, self._decay
-        for i in range(min(drafted, accepted + 1, MAX_DEPTH)):
-            right[i] = right[i] * decay + (i < accepted)
+        known = min(drafted, MAX_DEPTH)
+        first_wrong = min(accepted, known)
+        for i in range(first_wrong):
+            right[i] = right[i] * decay + 1.0
             seen[i] = seen[i] * decay + 1.0
+        if first_wrong < known:
+            right[first_wrong] *= decay
+            seen[first_wrong] = seen[first_wrong] * decay + 1.0
         self._known = []
         if accepted >= drafted > 0:
             self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
@@ -119,10 +124,10 @@ def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
     Drafted are the nodes that `committed` can judge, accepted those before the first wrong one.
     Side branches do not count: draft lengths are priced as chains.
     """
-    main = tree.main_branch()
+    main = tree.tokens if tree.is_chain else [tree.tokens[node - 1] for node in tree.main_branch()]
     accepted = 0
-    for node, token in zip(main, committed, strict=False):
-        if tree.tokens[node - 1] != token:
+    for drafted, token in zip(main, committed, strict=False):
+        if drafted != token:
             break
         accepted += 1
     return min(len(main), len(committed), accepted + 1), accepted

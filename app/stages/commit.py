@@ -3,13 +3,13 @@
 The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
 
-from typing import NamedTuple
+import msgspec
 
 from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.state import Sequence, Tree, Verdict
 
 
-class Conclusion(NamedTuple):
+class Conclusion(msgspec.Struct, frozen=True, gc=False):
     """The tokens of a verdict that count, and why the request ends with them; None: it goes on.
 
     `offset`: tokens generated before them.

@@ -1,7 +1,8 @@
 """Reserve memory for a batch by age: the oldest sequence always progresses."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from app.engine.target import Target
 from app.state import NO_TREE, BatchEntry, Sequence

@@ -67,9 +67,9 @@ class Sequences(Mapping[str, Sequence]):
         """Suspect a request: a step with it failed."""
         self._suspects.add(request_id)
 
-    def clear(self, request_id: str) -> None:
-        """Stop suspecting a request: it has committed."""
-        self._suspects.discard(request_id)
+    def clear(self, request_ids: Iterable[str]) -> None:
+        """Stop suspecting these requests: they have committed."""
+        self._suspects.difference_update(request_ids)
 
     def start(self, snapshot: Snapshot) -> None:
         """Run a request from what is committed of it; one taken from a dead verifier is a suspect."""

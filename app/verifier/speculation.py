@@ -19,6 +19,7 @@ from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
 from app.placement.splits import FixedSplits, Split, Splits
 from app.policy import Policy
+from app.stages.length.draft_modes import DraftMode
 from app.stages.length.marginal import Candidate, rounds_left, skip_models_above
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
@@ -141,18 +142,25 @@ class Speculation:
         if message.base == len(sequence.tokens):
             sequence.tree = self.lengths.trim(tree)
         elif is_answer and message.base < len(sequence.tokens):  # late, but its verdict is known
-            self._update(sequence, tree, sequence.tokens[message.base :])
+            self._update([(sequence, tree, sequence.tokens[message.base :])])
 
-    def record_verdict(self, sequence: Sequence, committed: Listed[int]) -> None:
-        """Learn from `committed`, the tokens after its tree's root; the sequence waits for nothing any more."""
-        tree = sequence.tree
-        if sequence.generated:
-            asked = sequence.record.id in self._asked_models
-            self.stats.record_later_round(asked_models=asked and not (tree and tree.skipped))
-        self._asked_models.discard(sequence.record.id)
-        if tree is not None:
-            self._update(sequence, tree, committed)
-        sequence.tree, sequence.due_s = None, 0.0
+    def record_verdicts(self, verdicts: Iterable[tuple[Sequence, Listed[int]]]) -> None:
+        """Learn from what each sequence is about to commit after its tree's root; it waits for nothing any more."""
+        later = with_models = 0
+        asked_models = self._asked_models
+        learnt: list[tuple[Sequence, Tree, Listed[int]]] = []
+        for sequence, committed in verdicts:
+            tree = sequence.tree
+            if sequence.generated:
+                later += 1
+                with_models += sequence.record.id in asked_models and not (tree and tree.skipped)
+            if asked_models:
+                asked_models.discard(sequence.record.id)
+            if tree is not None:
+                learnt.append((sequence, tree, committed))
+            sequence.tree, sequence.due_s = None, 0.0
+        self.stats.record_later_rounds(later, with_models)
+        self._update(learnt)
 
     def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
         """Bring due times after `latest_s` forward to it: the policy or the clock may have changed since."""
@@ -245,7 +253,7 @@ class Speculation:
         """
         record = sequence.record
         wish = record.speculation
-        if not wish.enabled or not self._pool.allowed(wish.drafters):
+        if not wish.enabled or not self._pool.allows_any(wish.drafters):
             return 0
         most = policy.max_draft_tokens
         if is_model_free and most:
@@ -273,11 +281,7 @@ class Speculation:
         token there, whose answer says that all before it is read, and until then no other.
         Models go on from guesses of `least_survival`.
         """
-
-        def route_of(sequence: Sequence) -> Route:
-            route = self._route(sequence, policy)
-            return route.without_models(self._pool.alone) if is_model_free else route
-
+        route_of = self._model_free_route if is_model_free or not self._pool.models else partial(self._route, policy)
         now_s = self._clock.monotonic()
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         probed = [(s, 1, route_of(s)) for s, is_probe in zip(sequences, probes, strict=False) if is_probe]
@@ -294,12 +298,9 @@ class Speculation:
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
             unread = {home: own for home, own in unread.items() if home not in slow}
-        for sequence, _, route in asked + probed:
-            self.router.record_asked(sequence.record, route)
-            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
-            if route.homes:
-                self._asked_models.add(sequence.record.id)
-        self._model_free.update(sequence.record.id for sequence, _, _ in tabled)
+        self._record_asked(asked, is_model_free=is_model_free)
+        self._record_asked(probed, is_model_free=is_model_free)
+        self._record_asked(tabled, is_model_free=True)
         due_of = (
             (tabled, self._wait(tabled, {}, policy, worth_s, now_s, is_model_free=True)),
             (asked, self._wait(asked, unread, policy, worth_s, now_s, is_model_free=is_model_free)),
@@ -310,10 +311,12 @@ class Speculation:
         most: dict[str, int] = {}  # tokens to be read at some node, by request
         for own in unread.values():
             most.update({record_id: max(tokens, most.get(record_id, 0)) for record_id, tokens in own.items()})
+        readers = self._pool.readers if self._sends_states else frozenset()
+        if self._drafts_whole:
+            least_survival = 0.0
         jobs: list[DraftJob] = []
         for some, due_s in due_of:
             for sequence, depth, route in some:
-                self.stats.metrics.record_asked(route.drafters)
                 # Models that run ahead have guessed already, and skipping them would leave nothing to go on from.
                 may_skip = bool(route.homes) and some is not readings and not run_ahead
                 jobs += self._dispatcher.jobs(
@@ -321,16 +324,30 @@ class Speculation:
                     route,
                     depth,
                     due_s,
-                    readers=self._pool.readers if self._sends_states else frozenset(),
+                    readers=readers,
                     run_ahead=run_ahead,
-                    least_survival=0.0 if self._drafts_whole else least_survival,
+                    least_survival=least_survival,
                     skip_models_above=self._skip_models_above(
                         sequence, depth, len(asked), most.get(sequence.record.id, 0)
                     )
                     if may_skip
                     else 1.0,
                 )
+        self.stats.metrics.record_asked([route.drafters for some, _ in due_of for _, _, route in some])
         return jobs
+
+    def _record_asked(self, asked: Listed[Asked], *, is_model_free: bool) -> None:
+        """Record who was asked for whom."""
+        requests = [sequence.record.id for sequence, _, _ in asked]
+        if is_model_free:
+            self._model_free.update(requests)
+        else:
+            self._model_free.difference_update(requests)
+        for sequence, _, route in asked:
+            if route.is_choice:
+                self.router.record_asked(sequence.record, route)
+            if route.homes:
+                self._asked_models.add(sequence.record.id)
 
     def _is_awaited(self, one: Asked, now_s: float) -> bool:
         """Tell whether a node that is to draft still works at an earlier job of the sequence."""
@@ -377,28 +394,43 @@ class Speculation:
         """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
 
-    def _update(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
-        record = sequence.record
-        is_model_free = record.id in self._model_free
-        self.lengths.modes.update(record, tree, committed, self._pool.model_free, is_model_free=is_model_free)
-        self.router.update(record.id, tree, committed, tree.confidence)
+    def _update(self, rounds: Listed[tuple[Sequence, Tree, Listed[int]]]) -> None:
+        """Learn from trees and the tokens after their roots."""
+        model_free = self._model_free
+        self.lengths.modes.update(
+            [(s.record, tree, committed, s.record.id in model_free) for s, tree, committed in rounds],
+            self._pool.model_free,
+        )
+        if self.router.is_scoring:
+            for sequence, tree, committed in rounds:
+                self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy) -> DraftBatch:
         """Describe the sequences for the length planner, and form groups where that pays."""
         pool = self._pool
         now_s = self._clock.monotonic()
-        full = [self._candidate(s, policy, limit, now_s) for s, limit in zip(sequences, limits, strict=True)]
+        modes = self.lengths.modes
+        reads_s = [0.0] * len(sequences)
+        if pool.models:
+            reads_s = [
+                self._read_s(s, policy, now_s) if limit else 0.0 for s, limit in zip(sequences, limits, strict=True)
+            ]
+        full = self._candidates(modes.with_models, sequences, limits, reads_s)
         model_free = None
         if pool.model_free and pool.models:
-            model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
+            alone = [
+                self.limit(s, policy, is_model_free=True) if self._model_free_route(s).drafters else 0
+                for s in sequences
+            ]
+            model_free = self._candidates(modes.model_free, sequences, alone, [0.0] * len(sequences))
         self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
         others = len(self.sequences) - len(sequences)
         reads_prompts = others > 0 and self._is_together  # while these wait; else the other half is verified
         return DraftBatch(
             full,
             model_free,
-            has_models=any(pool.allows_models(s.record.speculation.drafters) for s in sequences),
-            lengths={s.record.id: len(s.tokens) for s in sequences},
+            has_models=bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences),
+            lengths={s.record.id: len(s.kv.tokens) for s in sequences},
             costs=self._costs,
             now_s=now_s,
             busy_s=self._costs.seconds(others) if others and not reads_prompts else 0.0,
@@ -482,44 +514,49 @@ class Speculation:
         self, asked: Listed[Asked], batch: AskedBatch, unread: Unread, policy: Policy, *, is_reading: bool = False
     ) -> float:
         """Record the jobs of a batch; return the seconds within which drafters answer, if ever."""
+        expect = self.pending.expect_readings if is_reading else self.pending.expect
+        if not unread:  # no model is among the drafters
+            expect([(sequence.record.id, len(sequence.kv.tokens)) for sequence, _, _ in asked], PendingDraft(batch))
+            return policy.draft_wait_s
         now_s, few = batch.at_s, FEW_UNREAD * len(asked)
         reading = {home: self._read.reading(home, now_s) for home in unread}
         own = {home: tokens for home in unread if (tokens := _total(unread[home])) > few}
         most = max((_total(unread[home], reading[home]) for home in unread), default=0)
         answer_s = policy.draft_wait_s + 2.0 * self._draft_costs.read_s(most)
+        alike: dict[tuple[int, bool, frozenset[str]], PendingDraft] = {}
         for sequence, _, route in asked:
             record_id, length, homes = sequence.record.id, len(sequence.tokens), route.homes
-            pending = PendingDraft(length, batch)
+            to_read, readers = 0, frozenset[str]()
             if own and homes:
                 slowest = max(homes.values(), key=lambda home: own.get(home, 0))
+                to_read = own.get(slowest, 0)
                 readers = frozenset(name for name, home in homes.items() if home == slowest)
-                pending = PendingDraft(length, batch, own.get(slowest, 0), readers=readers)
-            if any(reading[home] for home in homes.values()):
-                pending = pending._replace(is_held_up=True)
-            (self.pending.expect_reading if is_reading else self.pending.expect)(record_id, pending)
+            is_held_up = any(reading[home] for home in homes.values())
+            pending = alike.setdefault(
+                (to_read, is_held_up, readers), PendingDraft(batch, to_read, is_held_up, readers)
+            )
+            expect([(record_id, length)], pending)
             if homes:
                 fuser = "" if is_reading else route.fuser  # that answers for its readers alone
                 self._read.record_sent(record_id, length, homes, fuser, now_s, now_s + answer_s)
         return answer_s
 
-    def _candidate(self, sequence: Sequence, policy: Policy, limit: int, now_s: float) -> Candidate:
-        record, unread = sequence.record, 0
-        if limit and self._pool.models:
-            homes = self._route(sequence, policy).homes.values()
-            unread = max((self._read.unread(record.id, len(sequence.tokens), home, now_s) for home in homes), default=0)
-        return Candidate(
-            self.lengths.modes.with_models.of(record),
-            limit,
-            self._draft_costs.read_s(unread),
-            record.max_tokens - sequence.generated,
-            sequence.cached,
-        )
+    def _candidates(
+        self, mode: DraftMode, sequences: list[Sequence], limits: list[int], reads_s: list[float]
+    ) -> list[Candidate]:
+        """Describe the sequences to the rules of draft lengths, as drafters of this mode see them."""
+        of = mode.of
+        return [
+            Candidate(of(s.record), limit, read_s, s.record.max_tokens - s.generated, s.kv.cached)
+            for s, limit, read_s in zip(sequences, limits, reads_s, strict=True)
+        ]
 
-    def _model_free_candidate(self, sequence: Sequence, full: Candidate, policy: Policy) -> Candidate:
-        record = sequence.record
-        allowed = set(self._pool.allowed(record.speculation.drafters))
-        limit = self.limit(sequence, policy, is_model_free=True) if allowed & set(self._pool.model_free) else 0
-        return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
+    def _read_s(self, sequence: Sequence, policy: Policy, now_s: float) -> float:
+        """Return what the sequence's drafters take to read what they have not seen of it."""
+        record_id, length = sequence.record.id, len(sequence.tokens)
+        homes = self._route(policy, sequence).homes.values()
+        unread = max((self._read.unread(record_id, length, home, now_s) for home in homes), default=0)
+        return self._draft_costs.read_s(unread)
 
     def _skip_models_above(self, sequence: Sequence, depth: int, batch: int, unread: int) -> float:
         if not batch:  # a probe of models
@@ -534,8 +571,12 @@ class Speculation:
             model_s += self._draft_costs.read_s(unread) / rounds_left(sequence.record.max_tokens - sequence.generated)
         return skip_models_above(full, model_free, round_s / batch, model_s)
 
-    def _route(self, sequence: Sequence, policy: Policy) -> Route:
-        """Route the sequence's next round."""
+    def _model_free_route(self, sequence: Sequence) -> Route:
+        """Return the route of the sequence's rounds without models."""
+        return self.router.model_free(sequence.record.speculation.drafters, self._pool)
+
+    def _route(self, policy: Policy, sequence: Sequence) -> Route:
+        """Route the sequence's next round, where there are models."""
         record, pool = sequence.record, self._pool
         known = self.router.known(record.id, len(sequence.tokens), pool)
         if known is not None:

@@ -6,8 +6,8 @@ Pure functions of estimates and costs: nothing here sends or changes state.
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from app.estimates.acceptance import AcceptanceEstimate
@@ -35,7 +35,7 @@ def rounds_left(remaining: int) -> int:
     return max(1, min(HORIZON_TOKENS, remaining) // 2)
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A sequence that goes into its next round, as the rules of draft lengths see it."""
 
     expectation: AcceptanceEstimate
