@@ -12,12 +12,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from app.engine.sampling import choice_of
+from app.request import Sampling
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
 from kernels.attention.work_list import ITEM, Work, WorkList, work_list
@@ -112,7 +113,30 @@ class RowTensors:
 
 NOWHERE = -1  # slot of a padding row
 SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each row of a chain sees
-GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # as `Limits`
+SEEN_ROWS = np.array([*SEEN, 0], np.uint64).view(np.int64)  # the same, and none of rows beyond: those have no tree
+LIMITS = np.dtype(  # the numbers of `Limits`
+    [
+        ("temperature", np.float32),
+        ("top_k", np.int32),
+        ("top_p", np.float32),
+        ("log_min_p", np.float32),
+        ("seed", np.int64),
+        ("choice", np.int64),
+    ]
+)
+GREEDY = np.array((0.0, 0, 1.0, -np.inf, 0, 0), LIMITS)[()]
+
+
+class SequenceLimits:
+    """The numbers by which the tokens of sequences are chosen, by row of the page table."""
+
+    def __init__(self, rows: int, vocab_size: int) -> None:
+        self.table: Final = np.zeros(rows, LIMITS)
+        self._vocab_size = vocab_size
+
+    def enter(self, row: int, sampling: Sampling) -> None:
+        """Write the numbers of a sequence that got a row."""
+        self.table[row] = limits_of(choice_of(sampling), self._vocab_size)
 
 
 class Move(NamedTuple):
@@ -288,16 +312,16 @@ def fill(
     layout: RowLayout,
     page_table: np.ndarray,
     page_tokens: int,
-    vocab_size: int,
+    limits: SequenceLimits,
     changes: Mapping[int, int],
     moves: Listed[Move] = (),
 ) -> None:
     """Write the step's rows and work, changes of the page table and moves to the host's side and send it; of rows and
     work what is left over is padding.
 
-    page_table: (R, N) int32, the host's; changes: page by place in it, rows one after the other, for
-    `app.engine.gpu.page_table` to write to the device's; moves: for `app.engine.gpu.kv_moves` to launch. Both are sent
-    as far as there are any.
+    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it, rows one after the
+    other, for `app.engine.gpu.page_table` to write to the device's; moves: for `app.engine.gpu.kv_moves` to launch.
+    Both are sent as far as there are any.
     """
     host = arrays.turn()
     counts = layout.counts
@@ -312,7 +336,7 @@ def fill(
         _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
         _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
     _fill_rows(host, layout, page_table, page_tokens)
-    _fill_choices(host, layout, vocab_size)
+    _fill_choices(host, layout, limits)
     host["change_at"][: len(changes)] = np.fromiter(changes.keys(), np.int64, len(changes))
     host["change_page"][: len(changes)] = np.fromiter(changes.values(), np.int32, len(changes))
     for i, (moved, below, path) in enumerate(moves):
@@ -324,20 +348,30 @@ def fill(
 
 def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_table: np.ndarray, page_tokens: int) -> None:
     ids: list[int] = []
-    depths: list[int] = []
-    ancestors: list[int] = []
     for work in layout.works:
         ids += work.tokens
         ids += work.tree.tokens
-        _add_tree(work, depths, ancestors)
     sequence = np.arange(len(layout.works)).repeat(layout.counts)
-    slots = np.arange(len(ids)) + (layout.starts - layout.firsts)[sequence]
-    page, offset = np.divmod(slots, page_tokens)
+    starts = layout.starts[sequence]
+    within = np.arange(len(ids)) - layout.firsts[sequence]
+    page, offset = np.divmod(starts + within, page_tokens)
+    depths, ancestors = within, SEEN_ROWS[np.minimum(within, MAX_TREE_ROWS)]
+    if [work for work in layout.works if not work.tree.is_chain]:
+        depths, ancestors = _branched(layout.works)
     _put(host["ids"], ids, 0)
     _put(host["depth"], depths, 0)
-    _put(host["ancestors"], np.array(ancestors, np.uint64).view(np.int64), 0)
-    _put(host["positions"], layout.starts[sequence] + depths, 0)
+    _put(host["ancestors"], ancestors, 0)
+    _put(host["positions"], starts + depths, 0)
     _put(host["slots"], page_table[layout.table_rows[sequence], page] * page_tokens + offset, NOWHERE)
+
+
+def _branched(works: Listed[BatchEntry]) -> tuple[np.ndarray, np.ndarray]:
+    """Return each row's depth below its entry's first, and a bit for each of the entry's rows that it sees; (T,)."""
+    depths: list[int] = []
+    ancestors: list[int] = []
+    for work in works:
+        _add_tree(work, depths, ancestors)
+    return np.array(depths), np.array(ancestors, np.uint64).view(np.int64)
 
 
 def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:
@@ -356,16 +390,16 @@ def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None
         ancestors.append(ancestors[above] | 1 << node)
 
 
-def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, vocab_size: int) -> None:
+def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, limits: SequenceLimits) -> None:
     """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
     sizes = np.array([1 + len(work.tree.tokens) if work.final else 0 for work in layout.works])
     rows = (layout.firsts + layout.counts - sizes.cumsum()).repeat(sizes)
     rows += np.arange(len(rows))
-    limits = [limits_of(choice_of(work.sequence.sampling), vocab_size) for work in layout.works]
     _put(host["wanted"], rows, 0)
     _put(host["position"], host["positions"][rows] + 1, 0)  # where the token is to stand
-    for (name, idle), own in zip(GREEDY.items(), zip(*limits, strict=True), strict=True):
-        _put(host[name], np.array(own).repeat(sizes), idle)
+    own = limits.table[layout.table_rows.repeat(sizes)]
+    for name in LIMITS.names:
+        _put(host[name], own[name], GREEDY[name])
 
 
 def _put(array: np.ndarray, values: Any, idle: float) -> None:

@@ -36,7 +36,7 @@ class Runner(TabledRunner):
     """A runner that fills and sends the arrays of a tier, writes the page table, and computes nothing."""
 
     def __init__(self, *, pages: int, rows: int, tier: int = 64) -> None:
-        super().__init__(PagePool(pages, PAGE_TOKENS), PageTable(rows, LONGEST, PAGE_TOKENS, CPU), shares=True)
+        super().__init__(PagePool(pages, PAGE_TOKENS), PageTable(rows, LONGEST, PAGE_TOKENS, VOCAB, CPU), shares=True)
         one_layer = torch.zeros(1, pages, PAGE_TOKENS, 1, 1)
         self.moves = KVMoves(Pages(one_layer, one_layer))
         self.tier = tier_size(tier, LONGEST, CUT)
@@ -47,7 +47,7 @@ class Runner(TabledRunner):
         layout = layout_of(works, CUT, table.update(works))
         size = layout.size(len(self.moves.waiting), len(table.changes))
         self.arrays = self.in_tier if self.tier.holds(size) else Recorded(fields(size, PAGE_TOKENS), CPU)
-        fill(self.arrays, layout, table.host, PAGE_TOKENS, VOCAB, table.changes, self.moves.waiting)
+        fill(self.arrays, layout, table.host, PAGE_TOKENS, table.limits, table.changes, self.moves.waiting)
         table.launch(self.arrays)
         self.moves.waiting.clear()
         return layout
