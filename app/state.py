@@ -66,18 +66,19 @@ class Tree(msgspec.Struct, gc=False):
     def from_message(cls, message: TreeMessage, vocab_size: int) -> "Tree | None":
         """Read a tree from mail, which is not trusted; None if it is not sound."""
         m, size = message, len(message.tokens)
-        is_sound = (
-            size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES
-            and min(m.tokens, default=0) >= 0
-            and max(m.tokens, default=0) < vocab_size
-            and min(m.parents, default=0) >= 0
-            and all(map(le, m.parents, range(size)))
-            and all(map(isfinite, m.survival))
-            and all(m.proposers)
+        if not size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES:
+            return None
+        tokens, parents, survival, proposers = [*m.tokens], [*m.parents], [*m.survival], [*m.proposers]
+        is_sound = not size or (
+            min(tokens) >= 0
+            and max(tokens) < vocab_size
+            and (parents == CHAIN[:size] or (min(parents) >= 0 and all(map(le, parents, range(size)))))
+            and (isfinite(sum(survival)) or all(map(isfinite, survival)))  # finite values may add up to infinity
+            and () not in proposers
         )
         if not is_sound:
             return None
-        return cls([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.skipped)
+        return cls(tokens, parents, survival, proposers, m.confidence, m.skipped)
 
     @property
     def is_chain(self) -> bool:
@@ -120,8 +121,9 @@ class Tree(msgspec.Struct, gc=False):
 
     def child(self, node: int, token: int) -> int | None:
         """Find the first child of `node` with this token."""
-        for i in range(node, len(self.tokens)):  # children stand behind their parent
-            if self.parents[i] == node and self.tokens[i] == token:
+        parents, tokens = self.parents, self.tokens
+        for i in range(node, len(tokens)):  # children stand behind their parent
+            if tokens[i] == token and parents[i] == node:
                 return i + 1
         return None
 
@@ -212,7 +214,8 @@ class Verdict(msgspec.Struct, gc=False):
 
     def proposers(self, tree: Tree) -> list[str]:
         """Name the proposer of each of `tokens`: its most confident drafter, or the target."""
-        return [tree.proposers[node - 1][0] for node in self.path] + [TARGET]
+        proposers = tree.proposers
+        return [*[proposers[node - 1][0] for node in self.path], TARGET]
 
 
 class Stops(Protocol):
@@ -279,6 +282,11 @@ class Sequence:
     due_s: float = 0.0  # wall clock when the sequence goes on without a tree; 0: it waits for none
     last_token_s: float | None = None  # wall clock when the target chose its last token; None: it has none
     is_over: bool = False  # its last token is chosen; only its commit is still to be heard of
+    age: tuple[float, str] = field(init=False)  # sorts the oldest first
+
+    def __post_init__(self) -> None:
+        """Find its age."""
+        self.age = self.record.created_s, self.record.id
 
     @property
     def tokens(self) -> list[int]:
@@ -323,7 +331,7 @@ class Sequence:
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
-class BatchEntry(msgspec.Struct):
+class BatchEntry(msgspec.Struct, gc=False):
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below.
 
     `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and

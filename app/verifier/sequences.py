@@ -5,6 +5,7 @@ Knows nothing of drafts and decides nothing about text.
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 
 from app.engine.target import Target
 from app.engine.text.stop_strings import StopWatch
@@ -50,7 +51,7 @@ class Sequences(Mapping[str, Sequence]):
     def oldest(self) -> list[Sequence]:
         """Return the sequences that may run now, the oldest first; those that are over only wait for their commit."""
         if self._oldest is None:
-            self._oldest = sorted(self._by_request.values(), key=lambda s: (s.record.created_s, s.record.id))
+            self._oldest = sorted(self._by_request.values(), key=attrgetter("age"))
         return [s for s in self._oldest[: self._max_running] if not s.is_over]
 
     def tokens(self, request_id: str) -> list[int] | None:
