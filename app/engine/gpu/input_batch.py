@@ -22,6 +22,7 @@ from app.request import Sampling
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
 from kernels.attention.work_list import ITEM, Work, WorkList, work_list
+from kernels.cpu.step_rows import Choices, Entries, Rows, write_rows
 from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
@@ -111,32 +112,27 @@ class RowTensors:
     choices: RowChoices  # of the N wanted rows
 
 
-NOWHERE = -1  # slot of a padding row
-SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each row of a chain sees
-SEEN_ROWS = np.array([*SEEN, 0], np.uint64).view(np.int64)  # the same, and none of rows beyond: those have no tree
-LIMITS = np.dtype(  # the numbers of `Limits`
-    [
-        ("temperature", np.float32),
-        ("top_k", np.int32),
-        ("top_p", np.float32),
-        ("log_min_p", np.float32),
-        ("seed", np.int64),
-        ("choice", np.int64),
-    ]
-)
-GREEDY = np.array((0.0, 0, 1.0, -np.inf, 0, 0), LIMITS)[()]
+CHOICE_TYPES = {
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "log_min_p": np.float32,
+    "seed": np.int64,
+    "choice": np.int64,
+}
 
 
 class SequenceLimits:
     """The numbers by which the tokens of sequences are chosen, by row of the page table."""
 
     def __init__(self, rows: int, vocab_size: int) -> None:
-        self.table: Final = np.zeros(rows, LIMITS)
+        self.table: Final = Choices(**{name: np.zeros(rows, kind) for name, kind in CHOICE_TYPES.items()})
         self._vocab_size = vocab_size
 
     def enter(self, row: int, sampling: Sampling) -> None:
         """Write the numbers of a sequence that got a row."""
-        self.table[row] = limits_of(choice_of(sampling), self._vocab_size)
+        for own, limit in zip(self.table, limits_of(choice_of(sampling), self._vocab_size), strict=True):
+            own[row] = limit
 
 
 class Move(NamedTuple):
@@ -194,10 +190,9 @@ class RowLayout:
     """The place of each batch entry's rows in a step, and attention's work on them."""
 
     works: list[BatchEntry]
+    entries: Entries  # the same in arrays
     counts: np.ndarray  # (B,), rows of each
-    starts: np.ndarray  # (B,), its cached tokens
     firsts: np.ndarray  # (B,), its first row
-    table_rows: np.ndarray  # (B,), its row of the page table
     narrow: WorkList | None
     wide: WorkList | None
 
@@ -219,8 +214,8 @@ def layout_of(works: list[BatchEntry], cut: Cut, table_rows: np.ndarray) -> RowL
 
     table_rows: (B,), of the page table.
     """
-    counts = np.array([len(work.tokens) + len(work.tree.tokens) for work in works])
-    starts = np.array([work.start for work in works])
+    entries = _entries(works, table_rows)
+    counts = entries.lengths + entries.nodes
     firsts = counts.cumsum() - counts
     is_narrow = counts <= MAX_TREE_ROWS
 
@@ -229,10 +224,33 @@ def layout_of(works: list[BatchEntry], cut: Cut, table_rows: np.ndarray) -> RowL
             return None
         own = np.where(chosen, counts, 0)
         rows = int(counts.sum())
-        return work_list(firsts, own, starts, rows, cut.fold, tiling.rows, tiling.split_keys, table_rows)
+        return work_list(firsts, own, entries.starts, rows, cut.fold, tiling.rows, tiling.split_keys, table_rows)
 
     narrow, wide = listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide)
-    return RowLayout(works, counts, starts, firsts, table_rows, narrow, wide)
+    return RowLayout(works, entries, counts, firsts, narrow, wide)
+
+
+def _entries(works: list[BatchEntry], table_rows: np.ndarray) -> Entries:
+    lengths: list[int] = []
+    nodes: list[int] = []
+    ids: list[int] = []
+    parents: list[int] = []
+    for work in works:
+        tokens, tree = work.tokens, work.tree
+        lengths.append(len(tokens))
+        nodes.append(len(tree.tokens))
+        ids += tokens
+        ids += tree.tokens
+        parents += tree.parents
+    return Entries(
+        lengths=np.array(lengths),
+        nodes=np.array(nodes),
+        starts=np.array([work.start for work in works]),
+        table_rows=table_rows,
+        finals=np.array([work.final for work in works]),
+        ids=np.array(ids, np.int64),
+        parents=np.array(parents, np.int64),
+    )
 
 
 def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
@@ -324,19 +342,14 @@ def fill(
     Both are sent as far as there are any.
     """
     host = arrays.turn()
-    counts = layout.counts
-    is_narrow = counts <= MAX_TREE_ROWS
-    _put(host["first_row"], layout.firsts, 0)
-    _put(host["prefix"], layout.starts, 0)
-    _put(host["narrow"], counts * is_narrow, 0)
-    _put(host["wide"], counts * ~is_narrow, 0)
+    rows = Rows(*[host[name] for name in Rows._fields])
+    chosen = Choices(*[host[name] for name in Choices._fields])
+    write_rows(layout.entries, page_table, page_tokens, limits.table, rows, chosen)
     for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
         host[f"{name}_count"][0] = 0 if listed is None else len(listed.items)
         _put(host[f"{name}_items"], () if listed is None else listed.items, 0)
         _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
         _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
-    _fill_rows(host, layout, page_table, page_tokens)
-    _fill_choices(host, layout, limits)
     host["change_at"][: len(changes)] = np.fromiter(changes.keys(), np.int64, len(changes))
     host["change_page"][: len(changes)] = np.fromiter(changes.values(), np.int32, len(changes))
     for i, (moved, below, path) in enumerate(moves):
@@ -346,60 +359,12 @@ def fill(
     arrays.send(*("move_blocks", len(moves)) if moves else ("change_at", len(changes)))
 
 
-def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_table: np.ndarray, page_tokens: int) -> None:
-    ids: list[int] = []
-    for work in layout.works:
-        ids += work.tokens
-        ids += work.tree.tokens
-    sequence = np.arange(len(layout.works)).repeat(layout.counts)
-    starts = layout.starts[sequence]
-    within = np.arange(len(ids)) - layout.firsts[sequence]
-    page, offset = np.divmod(starts + within, page_tokens)
-    depths, ancestors = within, SEEN_ROWS[np.minimum(within, MAX_TREE_ROWS)]
-    if [work for work in layout.works if not work.tree.is_chain]:
-        depths, ancestors = _branched(layout.works)
-    _put(host["ids"], ids, 0)
-    _put(host["depth"], depths, 0)
-    _put(host["ancestors"], ancestors, 0)
-    _put(host["positions"], starts + depths, 0)
-    _put(host["slots"], page_table[layout.table_rows[sequence], page] * page_tokens + offset, NOWHERE)
-
-
-def _branched(works: Listed[BatchEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each row's depth below its entry's first, and a bit for each of the entry's rows that it sees; (T,)."""
-    depths: list[int] = []
-    ancestors: list[int] = []
-    for work in works:
-        _add_tree(work, depths, ancestors)
-    return np.array(depths), np.array(ancestors, np.uint64).view(np.int64)
-
-
-def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:
-    """Append each row's depth below the entry's first, and a bit for each of the entry's rows that
-    it sees."""
-    length, first, parents = len(work.tokens), len(depths), work.tree.parents
-    if work.tree.is_chain:  # no tree is one, too
-        length, parents = length + len(parents), []
-    depths += range(length)
-    ancestors += SEEN[:length]
-    if length > MAX_TREE_ROWS:  # those have no tree
-        ancestors += [0] * (length - MAX_TREE_ROWS)
-    for node, parent in enumerate(parents, start=length):
-        above = first + length - 1 + parent
-        depths.append(depths[above] + 1)
-        ancestors.append(ancestors[above] | 1 << node)
-
-
-def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, limits: SequenceLimits) -> None:
-    """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
-    sizes = np.array([1 + len(work.tree.tokens) if work.final else 0 for work in layout.works])
-    rows = (layout.firsts + layout.counts - sizes.cumsum()).repeat(sizes)
-    rows += np.arange(len(rows))
-    _put(host["wanted"], rows, 0)
-    _put(host["position"], host["positions"][rows] + 1, 0)  # where the token is to stand
-    own = limits.table[layout.table_rows.repeat(sizes)]
-    for name in LIMITS.names:
-        _put(host[name], own[name], GREEDY[name])
+def warm_up(page_table: np.ndarray, limits: SequenceLimits) -> None:
+    """Compile what `fill` calls, before it is urgent."""
+    longs, ints = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    rows = Rows(ints, ints, longs, ints, ints, ints, longs, ints, ints, ints, ints)
+    entries = Entries(longs, longs, longs, longs, np.zeros(0, np.bool_), longs, longs)
+    write_rows(entries, page_table, 1, limits.table, rows, SequenceLimits(0, 0).table)
 
 
 def _put(array: np.ndarray, values: Any, idle: float) -> None:

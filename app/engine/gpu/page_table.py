@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from app.engine.gpu.input_batch import Arrays, SequenceLimits
+from app.engine.gpu.input_batch import Arrays, SequenceLimits, warm_up
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
 from app.state import BatchEntry, CachedSequence
@@ -46,6 +46,7 @@ class PageTable:
         self._free = list(reversed(range(sequences)))
         self._rows: dict[int, _Row] = {}  # by the sequence's id()
         self._turn = 0  # steps so far
+        warm_up(self.host, self.limits)
 
     def update(self, works: Listed[BatchEntry]) -> np.ndarray:
         """Enter the pages that the entries' sequences got since their last step; return their rows (B,).

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from app.engine.gpu.graphs import Graphs
-from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, layout_of, most_work, rows_of
+from app.engine.gpu.input_batch import Arrays, Size, fields, fill, layout_of, most_work, rows_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.page_table import PageTable, TabledRunner
@@ -26,6 +26,7 @@ from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
+from kernels.cpu.step_rows import NOWHERE
 from kernels.sampling.choices import Edits, pack_edits
 from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.top_logprobs import top_logprobs

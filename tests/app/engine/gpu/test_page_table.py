@@ -76,12 +76,12 @@ class Recorded(Arrays):
 def check(runner: Runner, layout: RowLayout) -> None:
     """Compare the device's table, and the slots that the rows were given, with the sequences' pages."""
     table = runner.page_table
-    for work, row, first in zip(layout.works, layout.table_rows, layout.firsts, strict=True):
+    for work, row, first in zip(layout.works, layout.entries.table_rows, layout.firsts, strict=True):
         pages = work.sequence.pages.tolist()
         assert table.device[row, : len(pages)].tolist() == table.host[row, : len(pages)].tolist() == pages
         slots = [pages[n // PAGE_TOKENS] * PAGE_TOKENS + n % PAGE_TOKENS for n in range(work.start, work_end(work))]
         assert runner.arrays.device["slots"][first : first + len(slots)].tolist() == slots
-    assert len(set(layout.table_rows.tolist())) == len(layout.works)
+    assert len(set(layout.entries.table_rows.tolist())) == len(layout.works)
 
 
 def work_end(work: BatchEntry) -> int:
@@ -199,4 +199,4 @@ def test_changes_of_a_step_that_failed_come_with_the_next() -> None:
     layout = layout_of([work], CUT, runner.page_table.update([work]))
     assert not runner.page_table.device.any() and len(runner.page_table.changes) == 2
     check(runner, runner.step([work]))
-    assert not runner.page_table.changes and layout.table_rows.tolist() == [0]
+    assert not runner.page_table.changes and layout.entries.table_rows.tolist() == [0]
