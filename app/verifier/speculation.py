@@ -1,19 +1,17 @@
-"""Ask drafters for trees and receive them: routes, lengths, due times, and the estimates that they rest on.
+"""Ask drafters for trees and receive them: routes, lengths, and the estimates that they rest on.
 
-The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
+The only writer of a sequence's `tree`, and with `app.verifier.draft_waits` of its `due_s`. Decides nothing about text.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from types import MappingProxyType
 from typing import Final
 
 from app.clock import SYSTEM, Clock
 from app.estimates.acceptance import AcceptanceEstimate
-from app.estimates.draft_costs import FEW_UNREAD
 from app.estimates.host_costs import HostCosts
 from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
@@ -30,20 +28,16 @@ from app.stages.schedule.compose import TAIL_TOKENS
 from app.stages.schedule.prefill import prefill_s
 from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
+from app.verifier.draft_waits import Asked, DraftWaits
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.overlap import Overlap, Round
-from app.verifier.pending_drafts import AskedBatch, PendingDraft, PendingDrafts
+from app.verifier.pending_drafts import PendingDrafts
 from app.verifier.read_tokens import ReadTokens
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
-MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
-FIRST_WAITS = 4  # of which each is twice as long as the one before, while nothing is known of what drafts take
-
-Asked = tuple[Sequence, int, Route]  # with the tokens to draft, and by whom
-Unread = dict[str, dict[str, int]]  # tokens by node and request
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,6 @@ class Speculation:
         self.router: Final = strategies.router
         self._overlap = strategies.overlap
         self._splits = strategies.splits
-        self._split = 0  # in use
         self._sends_states = strategies.sends_states
         self._drafts_whole = strategies.drafts_whole
         self._costs = measured.costs
@@ -94,13 +87,10 @@ class Speculation:
         self._draft_costs = self.lengths.modes.with_models.costs
         self._pool = DrafterPool()
         self._is_together = True
-        self._first_waits = 0  # so far
-        self._usual_depth = 0  # of the drafts that were asked for last,
-        self._usual_costs = self.lengths.modes.with_models.costs  # and the costs of their mode
-        self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
         self.pending: Final = PendingDrafts(self.lengths.modes, self._host_costs, stats, clock)
+        self._waits = DraftWaits(self.lengths.modes, self.pending, self._read, clock)
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
         self._asked_models: set[str] = set()  # sequences for whose present round a model was asked
 
@@ -116,7 +106,7 @@ class Speculation:
     @property
     def split(self) -> Split:
         """Return how the machine is divided now. For any thread."""
-        return self._splits.all[self._split]
+        return self._splits.all[self._waits.split]
 
     @property
     def is_together(self) -> bool:
@@ -199,17 +189,17 @@ class Speculation:
         self._host_costs.update(sequences, trees, max(0.0, seconds - self._requesting_s))
 
     def _request(self, sequences: list[Sequence], policy: Policy, began_s: float) -> list[DraftJob]:
-        self._deciding_s = 0.0
+        self._waits.deciding_s = 0.0
         limits = [self.limit(sequence, policy) for sequence in sequences]
         is_forced = policy.min_draft_tokens > 0
         if not any(limits) or (not is_forced and self.lengths.is_quiet([s.record for s in sequences])):
             return []
         batch = self._batch(sequences, limits, policy)
         found = self.lengths.plan(batch)
-        if found.split != self._split:
+        if found.split != self._waits.split:
             self._divide(found.split)
         if found.is_priced:
-            self._deciding_s = self._clock.perf_counter() - began_s
+            self._waits.deciding_s = self._clock.perf_counter() - began_s
         depths = found.depths if found.is_model_free else self._chunked(batch.candidates, found.depths)
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(
@@ -224,7 +214,7 @@ class Speculation:
 
     def _divide(self, split: int) -> None:
         """Divide the machine in another way from now on, and learn what steps and drafts cost then by themselves."""
-        self._split = split
+        self._waits.split = split
         self._splits.use(split)
         self._costs.use(split)
         self.pending.use(split)
@@ -285,15 +275,16 @@ class Speculation:
         now_s = self._clock.monotonic()
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         probed = [(s, 1, route_of(s)) for s, is_probe in zip(sequences, probes, strict=False) if is_probe]
-        probed = [one for one in probed if not self._is_awaited(one, now_s)]
-        unread = self._unread_by_home(asked, now_s)
-        slow = self._slow_homes(asked, unread, worth_s, now_s)
+        probed = [one for one in probed if not self._waits.is_awaited(one, now_s)]
+        unread = self._waits.unread_by_home(asked, now_s)
+        slow = self._waits.slow_homes(asked, unread, worth_s, now_s)
+        slow.discard(self._pool.alone)  # this process's own is waited for in any case
         tabled: list[Asked] = []
         readings: list[Asked] = []
         if slow:
             at = [(s, route, home) for s, _, route in asked for home in sorted(slow) if s.record.id in unread[home]]
             readings = [(s, 1, route.only_at(home)) for s, route, home in at]
-            readings = [one for one in readings if not self._is_awaited(one, now_s)]
+            readings = [one for one in readings if not self._waits.is_awaited(one, now_s)]
             left = [(s, depth, route.away_from(slow, self._pool)) for s, depth, route in asked]
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
@@ -302,10 +293,10 @@ class Speculation:
         self._record_asked(probed, is_model_free=is_model_free)
         self._record_asked(tabled, is_model_free=True)
         due_of = (
-            (tabled, self._wait(tabled, {}, policy, worth_s, now_s, is_model_free=True)),
-            (asked, self._wait(asked, unread, policy, worth_s, now_s, is_model_free=is_model_free)),
-            (probed, self._probe(probed, policy, now_s, is_model_free=is_model_free)),
-            (readings, self._probe(readings, policy, now_s, is_reading=True)),
+            (tabled, self._waits.wait(tabled, {}, policy, worth_s, now_s, is_model_free=True)),
+            (asked, self._waits.wait(asked, unread, policy, worth_s, now_s, is_model_free=is_model_free)),
+            (probed, self._waits.probe(probed, policy, now_s, is_model_free=is_model_free)),
+            (readings, self._waits.probe(readings, policy, now_s, is_reading=True)),
         )
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
         most: dict[str, int] = {}  # tokens to be read at some node, by request
@@ -349,39 +340,6 @@ class Speculation:
             if route.homes:
                 self._asked_models.add(sequence.record.id)
 
-    def _is_awaited(self, one: Asked, now_s: float) -> bool:
-        """Tell whether a node that is to draft still works at an earlier job of the sequence."""
-        sequence, _, route = one
-        return any(self._read.is_awaited(sequence.record.id, home, now_s) for home in route.homes.values())
-
-    def _slow_homes(self, asked: Listed[Asked], unread: Unread, worth_s: float, now_s: float) -> set[str]:
-        """Choose the nodes whose drafters must read so much first that their drafts come when worth nothing.
-
-        This process's own is none: it is waited for in any case.
-        """
-        reading = {home: self._read.reading(home, now_s) for home in unread}
-        if not any(unread.values()) and not any(reading.values()):
-            return set()
-        costs = self.lengths.modes.with_models.costs
-        draft_s = costs.seconds(len(asked), max(depth for _, depth, _ in asked))
-        reads_s = {home: costs.read_s(_total(own, reading[home])) for home, own in unread.items()}
-        slow = {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
-        return slow - {self._pool.alone}
-
-    def _unread_by_home(self, asked: Listed[Asked], now_s: float) -> Unread:
-        """Return, for each node asked and by request, the tokens that its drafters must read; a few do not count."""
-        found: Unread = {}
-        if not self._pool.models:
-            return found
-        for sequence, _, route in asked:
-            record_id, length = sequence.record.id, len(sequence.tokens)
-            for home in route.homes.values():
-                own = found.setdefault(home, {})
-                unread = self._read.unread(record_id, length, home, now_s)
-                if unread > FEW_UNREAD:
-                    own[record_id] = unread
-        return found
-
     def _runs_ahead(self, asked: Listed[Asked]) -> bool:
         """Tell whether model drafters run ahead of the verdict on these drafts."""
         if not self._pool.models:
@@ -423,7 +381,7 @@ class Speculation:
                 for s in sequences
             ]
             model_free = self._candidates(modes.model_free, sequences, alone, [0.0] * len(sequences))
-        self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
+        self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._waits.usual_s)
         others = len(self.sequences) - len(sequences)
         reads_prompts = others > 0 and self._is_together  # while these wait; else the other half is verified
         return DraftBatch(
@@ -465,81 +423,6 @@ class Speculation:
         """Return the seconds of the step of prompts alone that the verifier makes while these wait; 0 for none."""
         prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
         return prefill_s(prompts, policy, self._costs, self._costs.seconds(len(sequences)))
-
-    def _usual_s(self, sequences: int) -> float:
-        """Return what drafts like those that were asked for last usually take for so many sequences."""
-        return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
-
-    def _wait(
-        self, asked: Listed[Asked], unread: Unread, policy: Policy, worth_s: float, now_s: float, *, is_model_free: bool
-    ) -> float:
-        """Let the sequences wait for their trees; return until when, by the wall clock."""
-        if not asked:
-            return 0.0
-        modes = self.lengths.modes
-        costs = (modes.model_free if is_model_free else modes.with_models).costs
-        deepest = max(depth for _, depth, _ in asked)
-        self._usual_depth, self._usual_costs = deepest, costs
-        usual_s = self._usual_s(len(asked)) + costs.read_s(max(map(_total, unread.values()), default=0))
-        if not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
-            usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
-            self._first_waits += 1
-        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
-        batch = AskedBatch(
-            now_s, len(asked), deepest, wait_s, is_model_free, deciding_s=self._deciding_s, split=self._split
-        )
-        self._expect(asked, batch, unread, policy)
-        due_s = self._clock.time() + wait_s
-        for sequence, _, _ in asked:
-            sequence.due_s = due_s
-        return due_s
-
-    def _probe(
-        self,
-        probed: Listed[Asked],
-        policy: Policy,
-        now_s: float,
-        *,
-        is_model_free: bool = False,
-        is_reading: bool = False,
-    ) -> float:
-        """Expect answers that no sequence waits for; return until when drafters may work at them, by the wall clock."""
-        if not probed:
-            return 0.0
-        batch = AskedBatch(now_s, len(probed), 1, inf, is_model_free, is_probe=True, split=self._split)
-        answer_s = self._expect(probed, batch, self._unread_by_home(probed, now_s), policy, is_reading=is_reading)
-        return self._clock.time() + answer_s
-
-    def _expect(
-        self, asked: Listed[Asked], batch: AskedBatch, unread: Unread, policy: Policy, *, is_reading: bool = False
-    ) -> float:
-        """Record the jobs of a batch; return the seconds within which drafters answer, if ever."""
-        expect = self.pending.expect_readings if is_reading else self.pending.expect
-        if not unread:  # no model is among the drafters
-            expect([(sequence.record.id, len(sequence.kv.tokens)) for sequence, _, _ in asked], PendingDraft(batch))
-            return policy.draft_wait_s
-        now_s, few = batch.at_s, FEW_UNREAD * len(asked)
-        reading = {home: self._read.reading(home, now_s) for home in unread}
-        own = {home: tokens for home in unread if (tokens := _total(unread[home])) > few}
-        most = max((_total(unread[home], reading[home]) for home in unread), default=0)
-        answer_s = policy.draft_wait_s + 2.0 * self._draft_costs.read_s(most)
-        alike: dict[tuple[int, bool, frozenset[str]], PendingDraft] = {}
-        for sequence, _, route in asked:
-            record_id, length, homes = sequence.record.id, len(sequence.tokens), route.homes
-            to_read, readers = 0, frozenset[str]()
-            if own and homes:
-                slowest = max(homes.values(), key=lambda home: own.get(home, 0))
-                to_read = own.get(slowest, 0)
-                readers = frozenset(name for name, home in homes.items() if home == slowest)
-            is_held_up = any(reading[home] for home in homes.values())
-            pending = alike.setdefault(
-                (to_read, is_held_up, readers), PendingDraft(batch, to_read, is_held_up, readers)
-            )
-            expect([(record_id, length)], pending)
-            if homes:
-                fuser = "" if is_reading else route.fuser  # that answers for its readers alone
-                self._read.record_sent(record_id, length, homes, fuser, now_s, now_s + answer_s)
-        return answer_s
 
     def _candidates(
         self, mode: DraftMode, sequences: list[Sequence], limits: list[int], reads_s: list[float]
@@ -600,8 +483,3 @@ class Speculation:
             return RoundLimits(depth, most, least_gain), price
 
         return self.router.route(record, len(sequence.tokens), pool, terms)
-
-
-def _total(unread: Mapping[str, int], reading: Mapping[str, int] = MappingProxyType({})) -> int:
-    """Count the tokens of all requests: those to be read, and those that are read already."""
-    return sum({**reading, **unread}.values())

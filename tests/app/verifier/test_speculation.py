@@ -16,7 +16,8 @@ from app.stages.length.joint_controller import AFTER, FIRST, JointController
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.state import MAX_NODES, Tree
-from app.verifier.speculation import FIRST_WAITS, MIN_WAIT_S, DraftStrategies, Speculation
+from app.verifier.draft_waits import FIRST_WAITS, MIN_WAIT_S
+from app.verifier.speculation import DraftStrategies, Speculation
 from tests import fakes
 from tests.app.verifier.parts import HandClock, message, parts, start
 from tests.fakes import VOCAB
