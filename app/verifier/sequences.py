@@ -44,6 +44,10 @@ class Sequences(Mapping[str, Sequence]):
     def __len__(self) -> int:
         return len(self._by_request)
 
+    def find(self, request_id: str) -> Sequence | None:
+        """Return the request's sequence; None if it is not held."""
+        return self._by_request.get(request_id)
+
     def all(self) -> list[Sequence]:
         """Copy the sequences held now; for any thread."""
         return [*self._by_request.values()]

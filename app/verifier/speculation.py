@@ -125,7 +125,7 @@ class Speculation:
         if self.pending.record_reading(message):
             return
         is_answer = self.pending.record_answer(message)
-        sequence = self.sequences.get(message.request_id)
+        sequence = self.sequences.find(message.request_id)
         tree = Tree.from_message(message, self._vocab_size)
         if sequence is None or tree is None:
             return

@@ -312,7 +312,7 @@ class Verifier:
         running.accepted_s = self._clock.time()
         final: list[_Accepted] = []
         for work, verdict in zip(works, verdicts, strict=True):
-            sequence = self.sequences.get(work.sequence.id)
+            sequence = self.sequences.find(work.sequence.id)
             if sequence is None or sequence.kv is not work.sequence:  # ended or lost meanwhile
                 self.target.drop(work)
             elif verdict is None:
@@ -362,7 +362,7 @@ class Verifier:
         return self.sequences[work.sequence.id]
 
     def _runs(self, sequence: Sequence) -> bool:
-        return self.sequences.get(sequence.record.id) is sequence
+        return self.sequences.find(sequence.record.id) is sequence
 
     def _advance(self, final: list[_Accepted], now_s: float) -> None:
         """Let each sequence go on behind its verdict, and learn from all of them. `now_s`: wall clock."""
@@ -401,7 +401,7 @@ class Verifier:
         if self._on_exhausted is not None and is_out_of_memory(error):
             self._on_exhausted()
             return
-        sequence = self.sequences.get(works[0].sequence.id)
+        sequence = self.sequences.find(works[0].sequence.id)
         if sequence is None:  # ended or lost meanwhile
             return
         with suppress(NotFound):
