@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from app.engine.sampling import choice_of
 from app.request import Sampling
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
-from kernels.attention.work_list import ITEM, Work, WorkList, work_list
+from kernels.attention.work_list import ITEM, Work, WorkList
+from kernels.cpu.attention_work import list_work, write_work
 from kernels.cpu.step_rows import Choices, Entries, Rows, write_rows
 from kernels.sampling.choices import RowChoices, limits_of
 
@@ -122,6 +123,9 @@ CHOICE_TYPES = {
 }
 
 
+NO_WORK = WorkList(np.zeros((0, ITEM), np.int32), np.zeros(0, np.int32), np.zeros(0, np.int32), 0)
+
+
 class SequenceLimits:
     """The numbers by which the tokens of sequences are chosen, by row of the page table."""
 
@@ -191,15 +195,13 @@ class RowLayout:
 
     works: list[BatchEntry]
     entries: Entries  # the same in arrays
-    counts: np.ndarray  # (B,), rows of each
-    firsts: np.ndarray  # (B,), its first row
     narrow: WorkList | None
     wide: WorkList | None
 
     def size(self, moves: int = 0, changes: int = 0) -> Size:
         """Return the least size that the step fits in, with so many moves and changes of the page table."""
         return Size(
-            rows=int(self.counts.sum()),
+            rows=len(self.entries.ids),
             sequences=len(self.works),
             narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
             wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
@@ -215,19 +217,15 @@ def layout_of(works: list[BatchEntry], cut: Cut, table_rows: np.ndarray) -> RowL
     table_rows: (B,), of the page table.
     """
     entries = _entries(works, table_rows)
-    counts = entries.lengths + entries.nodes
-    firsts = counts.cumsum() - counts
-    is_narrow = counts <= MAX_TREE_ROWS
 
-    def listed(chosen: np.ndarray, tiling: AttentionTiling) -> WorkList | None:
-        if not chosen.any():
-            return None
-        own = np.where(chosen, counts, 0)
-        rows = int(counts.sum())
-        return work_list(firsts, own, entries.starts, rows, cut.fold, tiling.rows, tiling.split_keys, table_rows)
+    def listed(least: int, most: int, tiling: AttentionTiling) -> WorkList | None:
+        found = WorkList(*list_work(entries, least, most, cut.fold, tiling.rows, tiling.split_keys))
+        return found if len(found.items) else None
 
-    narrow, wide = listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide)
-    return RowLayout(works, entries, counts, firsts, narrow, wide)
+    narrow, wide = listed(1, MAX_TREE_ROWS, cut.narrow), None
+    if len(entries.ids) > MAX_TREE_ROWS:
+        wide = listed(MAX_TREE_ROWS + 1, len(entries.ids), cut.wide)
+    return RowLayout(works, entries, narrow, wide)
 
 
 def _entries(works: list[BatchEntry], table_rows: np.ndarray) -> Entries:
@@ -346,10 +344,10 @@ def fill(
     chosen = Choices(*[host[name] for name in Choices._fields])
     write_rows(layout.entries, page_table, page_tokens, limits.table, rows, chosen)
     for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
-        host[f"{name}_count"][0] = 0 if listed is None else len(listed.items)
-        _put(host[f"{name}_items"], () if listed is None else listed.items, 0)
-        _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
-        _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
+        own = listed or NO_WORK
+        host[f"{name}_count"][0] = len(own.items)
+        room = [host[f"{name}_{field}"] for field in ("items", "slices", "place")]
+        write_work(own.items, own.slices, own.place, *room)
     host["change_at"][: len(changes)] = np.fromiter(changes.keys(), np.int64, len(changes))
     host["change_page"][: len(changes)] = np.fromiter(changes.values(), np.int32, len(changes))
     for i, (moved, below, path) in enumerate(moves):
@@ -365,12 +363,5 @@ def warm_up(page_table: np.ndarray, limits: SequenceLimits) -> None:
     rows = Rows(ints, ints, longs, ints, ints, ints, longs, ints, ints, ints, ints)
     entries = Entries(longs, longs, longs, longs, np.zeros(0, np.bool_), longs, longs)
     write_rows(entries, page_table, 1, limits.table, rows, SequenceLimits(0, 0).table)
-
-
-def _put(array: np.ndarray, values: Any, idle: float) -> None:
-    """Write from the front; the rest is `idle`."""
-    count = len(values)
-    if count:
-        array[:count] = values
-    if count < len(array):
-        array[count:] = idle
+    items, slices, place, _ = list_work(entries, 1, 1, 1, 1, 0)
+    write_work(items, slices, place, items, slices, place)

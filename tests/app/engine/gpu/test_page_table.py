@@ -76,11 +76,13 @@ class Recorded(Arrays):
 def check(runner: Runner, layout: RowLayout) -> None:
     """Compare the device's table, and the slots that the rows were given, with the sequences' pages."""
     table = runner.page_table
-    for work, row, first in zip(layout.works, layout.entries.table_rows, layout.firsts, strict=True):
+    first = 0
+    for work, row in zip(layout.works, layout.entries.table_rows, strict=True):
         pages = work.sequence.pages.tolist()
         assert table.device[row, : len(pages)].tolist() == table.host[row, : len(pages)].tolist() == pages
         slots = [pages[n // PAGE_TOKENS] * PAGE_TOKENS + n % PAGE_TOKENS for n in range(work.start, work_end(work))]
         assert runner.arrays.device["slots"][first : first + len(slots)].tolist() == slots
+        first += len(slots)
     assert len(set(layout.entries.table_rows.tolist())) == len(layout.works)
 
 
