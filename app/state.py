@@ -2,6 +2,8 @@
 
 Nothing here decides, waits or crosses a process; messages are in `app.messages`.
 
+What is made anew for each sequence in each step is a `msgspec.Struct`, which is made in a third of a dataclass's time.
+
 Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
 H query heads, HK key heads, D head dim, P pages, S tokens a page.
 """
@@ -15,6 +17,7 @@ from math import isfinite
 from operator import le
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from app.messages import PUBLIC_TENANT, TARGET, Record, Stats, TreeMessage
@@ -41,8 +44,7 @@ class Walk(NamedTuple):
     alternatives: list[list[int]]  # at each place up to and including the first wrong one: all its nodes
 
 
-@dataclass(slots=True)
-class Tree:
+class Tree(msgspec.Struct, gc=False):
     """A sequence's drafts, fused. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
 
     Nodes stand by falling survival, parents before their children, so every prefix of the lists is
@@ -50,11 +52,11 @@ class Tree:
     A tree that is made never changes, so a part that is all of it is the tree itself.
     """
 
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    survival: list[float] = field(default_factory=list)
-    proposers: list[tuple[str, ...]] = field(default_factory=list)
-    confidence: dict[str, float] = field(default_factory=dict)  # of each drafter in its own draft, on average
+    tokens: list[int] = []
+    parents: list[int] = []
+    survival: list[float] = []
+    proposers: list[tuple[str, ...]] = []
+    confidence: dict[str, float] = {}  # of each drafter in its own draft, on average
     skipped: tuple[str, ...] = ()  # drafters that were asked and not run
 
     def __len__(self) -> int:
@@ -64,18 +66,19 @@ class Tree:
     def from_message(cls, message: TreeMessage, vocab_size: int) -> "Tree | None":
         """Read a tree from mail, which is not trusted; None if it is not sound."""
         m, size = message, len(message.tokens)
-        is_sound = (
-            size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES
-            and min(m.tokens, default=0) >= 0
-            and max(m.tokens, default=0) < vocab_size
-            and min(m.parents, default=0) >= 0
-            and all(map(le, m.parents, range(size)))
-            and all(map(isfinite, m.survival))
-            and all(m.proposers)
+        if not size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES:
+            return None
+        tokens, parents, survival, proposers = [*m.tokens], [*m.parents], [*m.survival], [*m.proposers]
+        is_sound = not size or (
+            min(tokens) >= 0
+            and max(tokens) < vocab_size
+            and (parents == CHAIN[:size] or (min(parents) >= 0 and all(map(le, parents, range(size)))))
+            and (isfinite(sum(survival)) or all(map(isfinite, survival)))  # finite values may add up to infinity
+            and () not in proposers
         )
         if not is_sound:
             return None
-        return cls([*m.tokens], [*m.parents], [*m.survival], [*m.proposers], m.confidence, m.skipped)
+        return cls(tokens, parents, survival, proposers, m.confidence, m.skipped)
 
     @property
     def is_chain(self) -> bool:
@@ -118,8 +121,9 @@ class Tree:
 
     def child(self, node: int, token: int) -> int | None:
         """Find the first child of `node` with this token."""
-        for i in range(node, len(self.tokens)):  # children stand behind their parent
-            if self.parents[i] == node and self.tokens[i] == token:
+        parents, tokens = self.parents, self.tokens
+        for i in range(node, len(tokens)):  # children stand behind their parent
+            if tokens[i] == token and parents[i] == node:
                 return i + 1
         return None
 
@@ -198,20 +202,20 @@ class Tree:
 NO_TREE: Final = Tree()
 
 
-@dataclass(slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, gc=False):
     """The target's answer to one tree: the accepted nodes, root to leaf, and the tokens to commit."""
 
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
-    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each token, if the request wants them
+    logprobs: list[TokenLogprobs] = []  # of each token, if the request wants them
     state: bytes | None = None  # the target's last hidden state where it chose that token, d float16
     error: str | None = None  # why no token follows; then `tokens` are the path's alone
     cut: int | None = None  # the right node that the path ends above because it left the pass early
 
     def proposers(self, tree: Tree) -> list[str]:
         """Name the proposer of each of `tokens`: its most confident drafter, or the target."""
-        return [tree.proposers[node - 1][0] for node in self.path] + [TARGET]
+        proposers = tree.proposers
+        return [*[proposers[node - 1][0] for node in self.path], TARGET]
 
 
 class Stops(Protocol):
@@ -278,6 +282,11 @@ class Sequence:
     due_s: float = 0.0  # wall clock when the sequence goes on without a tree; 0: it waits for none
     last_token_s: float | None = None  # wall clock when the target chose its last token; None: it has none
     is_over: bool = False  # its last token is chosen; only its commit is still to be heard of
+    age: tuple[float, str] = field(init=False)  # sorts the oldest first
+
+    def __post_init__(self) -> None:
+        """Find its age."""
+        self.age = self.record.created_s, self.record.id
 
     @property
     def tokens(self) -> list[int]:
@@ -322,8 +331,7 @@ class Sequence:
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
-@dataclass(slots=True)
-class BatchEntry:
+class BatchEntry(msgspec.Struct, gc=False):
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below.
 
     `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and
@@ -342,9 +350,9 @@ class BatchEntry:
     final: bool
     eos_ids: tuple[int, ...] = ()  # the verdict ends at any of these
     mask: Mask | None = None  # of the request's grammar
-    forks: list["Fork"] = field(default_factory=list)
+    forks: list["Fork"] = []
     floor: float = 0.0
-    pruned: dict[int, float] = field(default_factory=dict)
+    pruned: dict[int, float] = {}
 
 
 @dataclass(slots=True)

@@ -2,11 +2,11 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
 import transformers
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from app.assembly.verifier import verifier_over

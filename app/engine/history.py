@@ -16,6 +16,8 @@ from app.state import CachedSequence
 class TokenHistory(Listed[int]):
     """A sequence's tokens and those after them. Nothing is copied until it is read: few requests need it."""
 
+    __slots__ = ("_added", "_known")
+
     def __init__(self, known: Listed[int], added: Listed[int]) -> None:
         self._known, self._added = known, added
 

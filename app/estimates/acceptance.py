@@ -31,22 +31,35 @@ class AcceptanceEstimate:
     Without a `prior` it is a tenant's, of which the sequences' are made.
     """
 
-    __slots__ = ("_accepted", "_decay", "_known", "_known_priors", "_prior", "_probe_rounds", "_seen", "silent_rounds")
+    __slots__ = (
+        "_accepted",
+        "_decay",
+        "_known",
+        "_known_priors",
+        "_prior",
+        "_probe_rounds",
+        "_seen",
+        "_survival",
+        "silent_rounds",
+    )
 
     def __init__(self, prior: "AcceptanceEstimate | None" = None) -> None:
         self._prior = prior
         self._decay = SEQUENCE_DECAY if prior else TENANT_DECAY
         self._accepted = [0.0] * MAX_DEPTH
         self._seen = [0.0] * MAX_DEPTH
-        self._known: list[float] = []  # kept for `_conditionals`, which is read several times a round; empty: stale
+        self._known: list[float] = []  # of `_conditionals`, which is read several times a round; empty: none is valid
         self._known_priors: list[float] = []  # the prior's that `_known` was made with
+        self._survival: list[float] = []  # of `_known`, as deep as it was asked for
         self._probe_rounds = FIRST_PROBE_ROUNDS
         self.silent_rounds = 0  # since the last round with drafts; 0: the last round had some
 
     def survival(self, depth: int) -> list[float]:
         """Return the survival at depths 1 ... `depth`: the chance that all tokens up to it are right."""
-        known = self._conditionals()
-        return [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
+        known = self._conditionals(min(depth, MAX_DEPTH))
+        if depth > len(self._survival):
+            self._survival = [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
+        return self._survival[:depth]
 
     def update(self, drafted: int, accepted: int) -> None:
         """Learn from a draft of `drafted` levels, the first `accepted` of which were right (`levels`).
@@ -54,9 +67,14 @@ class AcceptanceEstimate:
         Levels behind the first wrong one tell nothing. The prior learns the same.
         """
         right, seen, decay = self._accepted, self._seen, self._decay
-        for i in range(min(drafted, accepted + 1, MAX_DEPTH)):
-            right[i] = right[i] * decay + (i < accepted)
+        known = min(drafted, MAX_DEPTH)
+        first_wrong = min(accepted, known)
+        for i in range(first_wrong):
+            right[i] = right[i] * decay + 1.0
             seen[i] = seen[i] * decay + 1.0
+        if first_wrong < known:
+            right[first_wrong] *= decay
+            seen[first_wrong] = seen[first_wrong] * decay + 1.0
         self._known = []
         if accepted >= drafted > 0:
             self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
@@ -78,14 +96,14 @@ class AcceptanceEstimate:
         """Tell whether the sequence was silent for so long that it should draft a token to see."""
         return self.silent_rounds >= self._probe_rounds
 
-    def _conditionals(self) -> list[float]:
-        """Return the chance of a token if all before it are right, by depth."""
-        priors = self._prior._conditionals() if self._prior else _STARTS
-        if not self._known or self._known_priors is not priors:
-            self._known_priors = priors
+    def _conditionals(self, depth: int) -> list[float]:
+        """Return the chance of a token if all before it are right, down to `depth` or deeper."""
+        priors = self._prior._conditionals(depth) if self._prior else _STARTS
+        if len(self._known) < depth or self._known_priors is not priors:
+            self._known_priors, self._survival = priors, []
             self._known = [
                 (accepted + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
-                for accepted, seen, prior in zip(self._accepted, self._seen, priors, strict=True)
+                for accepted, seen, prior in zip(self._accepted[:depth], self._seen, priors, strict=False)
             ]
         return self._known
 
@@ -119,10 +137,10 @@ def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
     Drafted are the nodes that `committed` can judge, accepted those before the first wrong one.
     Side branches do not count: draft lengths are priced as chains.
     """
-    main = tree.main_branch()
+    main = tree.tokens if tree.is_chain else [tree.tokens[node - 1] for node in tree.main_branch()]
     accepted = 0
-    for node, token in zip(main, committed, strict=False):
-        if tree.tokens[node - 1] != token:
+    for drafted, token in zip(main, committed, strict=False):
+        if drafted != token:
             break
         accepted += 1
     return min(len(main), len(committed), accepted + 1), accepted

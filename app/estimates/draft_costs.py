@@ -35,10 +35,15 @@ class _Lines:
 
     def seconds(self, size: int, depth: int) -> float:
         """Return the seconds of a batch of this size class; some class must be measured."""
+        return self.span(size, depth, depth)[0]
+
+    def span(self, size: int, first: int, last: int) -> list[float]:
+        """Return `seconds` of each depth from `first` to `last`."""
         nearest = min(self.fitted, key=lambda known: (abs(known - size), known))
-        if nearest == size and self.sums[size][0] >= YOUNG:
-            return _least(self.fitted[size], depth)
-        return min(_least(line, depth) for known, line in self.fitted.items() if known >= size or known == nearest)
+        lines = [self.fitted[nearest]]
+        if nearest != size or self.sums[size][0] < YOUNG:
+            lines = [line for known, line in self.fitted.items() if known >= size or known == nearest]
+        return [min([_least(line, depth) for line in lines]) for depth in range(first, last + 1)]
 
 
 def size_class(batch: int) -> int:
@@ -148,6 +153,12 @@ class DraftCosts:
             near = self._nearest()
             return self._hop_s if near is None else self._lines.slowdown / near.slowdown * near.seconds(size, depth)
         return lines.seconds(size, depth)
+
+    def span(self, batch: int, depth: int) -> list[float]:
+        """Return `seconds` of 0, 1, ... `depth` tokens, for a search."""
+        if batch < 1 or not self._lines.fitted:
+            return [self.seconds(batch, tokens) for tokens in range(depth + 1)]
+        return [0.0, *self._lines.span(batch.bit_length(), 1, depth)]
 
     def added_s(self, batch: int, depth: int) -> float:
         """Return the seconds that each sequence of the larger half of a batch adds to a round.

@@ -42,6 +42,8 @@ class Reading(NamedTuple):
 
     def step_s(self, contexts: Iterable[tuple[int, float]]) -> float:
         """Return the seconds for all sequences of a step, each given by its cached tokens and its rows."""
+        if not (self.token_s or self.row_token_s):
+            return 0.0
         longest, tokens, row_tokens = 0, 0, 0.0
         for context, rows in contexts:
             longest = max(longest, context)

@@ -3,13 +3,17 @@
 The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
 
-from typing import NamedTuple
+from typing import Final
+
+import msgspec
 
 from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.state import Sequence, Tree, Verdict
 
+NO_COUNTS: Final = DrafterCounts()
 
-class Conclusion(NamedTuple):
+
+class Conclusion(msgspec.Struct, frozen=True, gc=False):
     """The tokens of a verdict that count, and why the request ends with them; None: it goes on.
 
     `offset`: tokens generated before them.
@@ -29,7 +33,7 @@ def conclude(sequence: Sequence, verdict: Verdict) -> Conclusion:
     record, offset = sequence.record, sequence.generated
     room = record.max_tokens - offset
     tokens, reason = verdict.tokens, None
-    if not set(record.eos_ids).isdisjoint(tokens[:room]):
+    if record.eos_ids and not set(record.eos_ids).isdisjoint(tokens[:room]):
         end = next(i for i, token in enumerate(tokens) if token in record.eos_ids)
         tokens, reason = tokens[: end + 1], FinishReason.STOP
     elif len(tokens) >= room:
@@ -64,7 +68,7 @@ def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict,
 def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats:
     by_drafter = dict(stats.by_drafter)
     for name, (drafted, right) in tree.by_proposer(accepted).items():
-        old = by_drafter.get(name, DrafterCounts())
+        old = by_drafter.get(name, NO_COUNTS)
         by_drafter[name] = DrafterCounts(drafted=old.drafted + drafted, accepted=old.accepted + right)
     return Stats(
         rounds=stats.rounds + 1,

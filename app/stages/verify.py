@@ -29,19 +29,22 @@ def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:
     tokens: list[int] = []
     history = TokenHistory(sequence.tokens, tokens)
     logprobs: list[TokenLogprobs] = []
-    length, sampling, pruned = len(sequence.tokens), sequence.sampling, work.pruned
+    position, sampling, wanted = len(sequence.tokens), sequence.sampling, sequence.logprobs
+    pruned, eos_ids, mask_of, mask = work.pruned, work.eos_ids, work.mask, None
     while True:
         try:
-            mask = None if work.mask is None else work.mask(history)
+            if mask_of is not None:
+                mask = mask_of(history)
         except GenerationFailed as error:  # this request's alone: it must not end the others of the batch
             return Verdict(path, tokens, logprobs, error=str(error))
-        token = rows.token(node, length + len(tokens), sampling, history, mask)
-        if sequence.logprobs is not None:
-            logprobs.append(rows.logprobs(node, token, sequence.logprobs, sampling, history, mask))
+        token = rows.token(node, position, sampling, history, mask)
+        if wanted is not None:
+            logprobs.append(rows.logprobs(node, token, wanted, sampling, history, mask))
         tokens.append(token)
+        position += 1
         child = tree.child(node, token)
-        if child is None or child in pruned or token in work.eos_ids:
-            cut = child if child in pruned and token not in work.eos_ids else None
+        if child is None or child in pruned or token in eos_ids:
+            cut = child if child in pruned and token not in eos_ids else None
             return Verdict(path, tokens, logprobs, rows.state(node), cut=cut)
         path.append(child)
         node = child

@@ -7,7 +7,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
+
+import msgspec
 
 from app.messages import Event, FinishReason, Record, Stats
 from app.metrics import (
@@ -39,7 +42,7 @@ MOST_EVENTS = 16_384  # far more than a heartbeat's period can hold
 MOST_REQUESTS = 64
 
 
-class VerifiedTree(NamedTuple):
+class VerifiedTree(msgspec.Struct, frozen=True, gc=False):
     """A tree and its verdict: the accepted nodes, and the number of tokens that it commits."""
 
     tree: Tree
@@ -109,13 +112,13 @@ class VerifierMetrics:
         """Record an event that the store has."""
         self._record(self._count_committed, record.id, record.created_s, event)
 
-    def record_asked(self, drafters: tuple[str, ...]) -> None:
-        """Record a sequence's drafters of one round."""
+    def record_asked(self, drafters: Listed[tuple[str, ...]]) -> None:
+        """Record the drafters of each sequence of one round."""
         self._record(self._count_asked, drafters)
 
-    def record_tree(self, took_s: float) -> None:
-        """Record a tree that came, so long after it was asked for."""
-        self._record(self._count_tree, took_s)
+    def record_trees(self, took_s: float, trees: int) -> None:
+        """Record trees that came, so long after they were asked for."""
+        self._record(self._count_trees, took_s, trees)
 
     def record_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
         """Record a sequence that left this verifier before its end."""
@@ -151,9 +154,9 @@ class VerifierMetrics:
         counters.observe(BATCH, sequences)
         counters.observe(PACKED, rows)
         drafted, accepted = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
-        for tree, path, committed in rounds:
-            counters.observe(ACCEPTED_LENGTH, committed)
-            _add_draft(tree, frozenset(path[:committed]), drafted, accepted)
+        for one in rounds:
+            counters.observe(ACCEPTED_LENGTH, one.committed)
+            _add_draft(one.tree, frozenset(one.path[: one.committed]), drafted, accepted)
         for metric, counts in ((DRAFTED, drafted), (ACCEPTED, accepted)):
             for (drafter, position), count in counts.items():
                 counters.count(metric, drafter, str(position), by=count)
@@ -175,12 +178,13 @@ class VerifierMetrics:
             if progress.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
                 counters.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (progress.tokens - 1))
 
-    def _count_asked(self, drafters: tuple[str, ...]) -> None:
-        for drafter in drafters:
-            self._counters.count(ASKED, drafter)
+    def _count_asked(self, drafters: Listed[tuple[str, ...]]) -> None:
+        for drafter, count in Counter(chain.from_iterable(drafters)).items():
+            self._counters.count(ASKED, drafter, by=count)
 
-    def _count_tree(self, took_s: float) -> None:
-        self._counters.observe(TREE, took_s)
+    def _count_trees(self, took_s: float, trees: int) -> None:
+        for _ in range(trees):
+            self._counters.observe(TREE, took_s)
 
     def _count_left(self, request_id: str, created_s: float, tokens: int, stats: Stats, reason: FinishReason) -> None:
         progress = self._of(request_id, created_s)

@@ -4,10 +4,8 @@ from base64 import b64encode
 from collections.abc import Iterable, Set
 
 from app.messages import LEAST_SURVIVAL, DraftJob, ToDrafter, ToFuser
-from app.stages.route.router import Route
+from app.stages.route.router import Replica, Route
 from app.state import Sequence
-
-Place = tuple[str, bool]  # mailbox, and whether it is the fuser's replica there or the drafter's
 
 
 class DraftDispatcher:
@@ -20,7 +18,7 @@ class DraftDispatcher:
         """
         self._verifier = verifier
         self._shares_tokens = shares_tokens
-        self._sent: dict[str, dict[Place, int]] = {}  # by request
+        self._sent: dict[str, dict[Replica, int]] = {}  # by request
 
     def jobs(
         self,
@@ -38,19 +36,24 @@ class DraftDispatcher:
 
         The target's last hidden state goes to the drafters that read it, `readers`.
         """
-        state = b64encode(sequence.kv.state).decode() if sequence.kv.state and readers else None
+        kv = sequence.kv
+        state = b64encode(kv.state).decode() if kv.state and readers else None
         nodes = tuple(dict.fromkeys(route.homes.values())) if self._shares_tokens else ()
-        record, tokens = sequence.record, sequence.tokens
+        record, tokens = sequence.record, kv.tokens
+        known, length = self._sent.setdefault(record.id, {}), len(tokens)
         jobs = []
-        for mailbox, names in route.recipients.items():
-            start = self._send(sequence, mailbox, route)
+        for mailbox, names, replicas in route.recipients:
+            start = length
+            for replica in replicas:
+                start = min(start, known.get(replica, 0))
+                known[replica] = length
             job = DraftJob(
                 request_id=record.id,
                 tenant=record.tenant,
                 verifier=self._verifier,
                 to=mailbox,
                 fuser=route.fuser,
-                base=len(tokens),
+                base=length,
                 start=start,
                 tokens=tuple(tokens[start:]),
                 prompt_length=len(record.prompt_ids),
@@ -96,16 +99,6 @@ class DraftDispatcher:
     def remove(self, request_id: str) -> None:
         """Remove an ended sequence."""
         self._sent.pop(request_id, None)
-
-    def _send(self, sequence: Sequence, mailbox: str, route: Route) -> int:
-        """Return from which token on the node lacks the sequence, and count all of it as sent."""
-        known, length = self._sent.setdefault(sequence.record.id, {}), len(sequence.tokens)
-        start = length
-        for is_fuser, is_receiver in ((True, mailbox == route.fuser), (False, mailbox in route.homes.values())):
-            if is_receiver:
-                start = min(start, known.get((mailbox, is_fuser), 0))
-                known[mailbox, is_fuser] = length
-        return start
 
 
 def jobs_by_mailbox(jobs: Iterable[DraftJob], fuse: str) -> dict[str, ToDrafter | ToFuser]:

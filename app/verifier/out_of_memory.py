@@ -44,6 +44,8 @@ class OutOfMemoryRetry:
         time.sleep(PAUSE_S)
         return True
 
-    def remove(self, request_id: str) -> None:
-        """Remove a request that committed or ended."""
-        self._since_s.pop(request_id, None)
+    def remove(self, *request_ids: str) -> None:
+        """Remove requests that committed or ended."""
+        if self._since_s:
+            for request_id in request_ids:
+                self._since_s.pop(request_id, None)

@@ -5,8 +5,9 @@ tree, and decides nothing.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from app.clock import Clock
 from app.estimates.draft_costs import DEFAULT_HOP_S, DraftCosts
@@ -37,16 +38,17 @@ class AskedBatch:
     is_read: bool = False  # an answer taught what reading takes
 
 
-class PendingDraft(NamedTuple):
-    """Hold a job under way."""
+@dataclass(frozen=True, slots=True, eq=False)  # jobs that share one are alike: answers to them are told by which it is
+class PendingDraft:
+    """Hold what jobs under way share that were sent at once to nodes that have as much to read."""
 
-    base: int  # length of the sequence that it is for
     batch: AskedBatch
     unread: int = 0  # tokens of the batch that the drafters of the slowest of its nodes had to read; 0: a few
     is_held_up: bool = False  # they were reading already: when its answer comes tells nothing of that
     readers: frozenset[str] = frozenset()  # the drafters that `unread` is of
 
 
+_Job = tuple[int, PendingDraft]  # under way, for a sequence of this length
 _Answer = tuple[TreeMessage, PendingDraft]
 
 
@@ -65,10 +67,10 @@ class PendingDrafts:
         self._hops_s = deque[float](maxlen=HOPS)  # from asking to receiving, beyond what that clock says,
         self._ways_s = deque[float](maxlen=HOPS)  # and beyond what models take to guess
         self._steps = deque[tuple[float, float]](maxlen=STEPS)  # of the verifier on the same cores: launch, seconds
-        self._last: dict[str, PendingDraft] = {}
+        self._last: dict[str, _Job] = {}
         self._answered: list[_Answer] = []  # since the last `learn`
-        self._readings: dict[str, list[PendingDraft]] = {}  # jobs that only let drafters read, beside these
-        self._overdue: dict[str, PendingDraft] = {}  # the one before, where the sequence went on without its answer
+        self._readings: dict[str, list[_Job]] = {}  # jobs that only let drafters read, beside these
+        self._overdue: dict[str, _Job] = {}  # the one before, where the sequence went on without its answer
 
     @property
     def hop_s(self) -> float:
@@ -89,52 +91,62 @@ class PendingDrafts:
         """Record that the verifier launched a step on the drafters' cores, by the monotonic clock."""
         self._steps.append((launched_s, expected_s))
 
-    def expect(self, request_id: str, pending: PendingDraft) -> None:
-        """Record that a job was sent for a request."""
-        before = self._last.get(request_id)
-        if before is not None:
-            self._overdue[request_id] = before
-        self._last[request_id] = pending
+    def expect(self, lengths: Iterable[tuple[str, int]], pending: PendingDraft) -> None:
+        """Record that a job was sent for each of these requests, whose sequence has this length."""
+        last = self._last
+        for request_id, length in lengths:
+            if request_id in last:
+                self._overdue[request_id] = last[request_id]
+            last[request_id] = length, pending
 
-    def expect_reading(self, request_id: str, pending: PendingDraft) -> None:
-        """Record that a job was sent which only lets its readers read."""
-        readings = self._readings.setdefault(request_id, [])
-        readings[:] = [one for one in readings if one.readers != pending.readers]
-        readings.append(pending)
+    def expect_readings(self, lengths: Iterable[tuple[str, int]], pending: PendingDraft) -> None:
+        """Record that a job was sent for each of these requests which only lets its readers read."""
+        for request_id, length in lengths:
+            others = [one for one in self._readings.get(request_id, ()) if one[1].readers != pending.readers]
+            self._readings[request_id] = [*others, (length, pending)]
 
     def record_reading(self, message: TreeMessage) -> bool:
         """Take an answer for `learn`, once, if it is to a job that only lets drafters read; tell whether it is."""
+        if not self._readings:
+            return False
         readings = self._readings.get(message.request_id, [])
-        for pending in readings:
-            if pending.base == message.base and message.confidence and message.confidence.keys() <= pending.readers:
-                readings.remove(pending)
+        for one in readings:
+            length, pending = one
+            if length == message.base and message.confidence and message.confidence.keys() <= pending.readers:
+                readings.remove(one)
                 self._answered.append((message, pending))
                 return True
         return False
 
     def record_answer(self, message: TreeMessage) -> bool:
         """Take an answer for `learn`, once; tell whether it answers the request's last job."""
-        last = self._last.get(message.request_id)
-        if last is not None and last.base == message.base:
-            del self._last[message.request_id]
-            self._answered.append((message, last))
+        request_id, base = message.request_id, message.base
+        last = self._last.get(request_id)
+        if last is not None and last[0] == base:
+            del self._last[request_id]
+            self._answered.append((message, last[1]))
             return True
-        overdue = self._overdue.get(message.request_id)
-        if overdue is not None and overdue.base == message.base:
-            del self._overdue[message.request_id]
-            self._answered.append((message, overdue))  # or a wait that is too short would never be found so
+        overdue = self._overdue.get(request_id)
+        if overdue is not None and overdue[0] == base:
+            del self._overdue[request_id]
+            self._answered.append((message, overdue[1]))  # or a wait that is too short would never be found so
         return False
 
     def learn(self) -> None:
         """Learn from the answers that just came, since the last call; once from those of a batch that say the same."""
-        groups: dict[tuple[object, ...], list[_Answer]] = {}
-        for message, pending in self._answered:
-            # Not by the batch itself: that is compared by its values.
-            key = id(pending.batch), pending[2:], message.models_s, message.guessed, bool(message.skipped)
-            groups.setdefault(key, []).append((message, pending))
+        counts: dict[tuple[object, ...], int] = {}
+        firsts: list[_Answer] = []
+        for answer in self._answered:
+            message, pending = answer
+            says = pending, message.models_s, message.guessed, not message.skipped
+            if says in counts:
+                counts[says] += 1
+            else:
+                counts[says] = 1
+                firsts.append(answer)
         self._answered.clear()
-        for group in groups.values():
-            self._update(*group[0], len(group))
+        for (message, pending), count in zip(firsts, counts.values(), strict=True):
+            self._update(message, pending, count)
 
     def drafting_s(self, batch: int, depth: int) -> float:
         """Return the seconds that models take, the way to them left out; 0 before any draft.
@@ -175,9 +187,8 @@ class PendingDrafts:
             return
         took_s = min(batch.patience_s, came_s)
         if not batch.is_probe:
-            for _ in range(answers):
-                self._stats.record_wait(came_s)
-                self._stats.metrics.record_tree(took_s)
+            self._stats.record_waits(came_s, answers)
+            self._stats.metrics.record_trees(took_s, answers)
         if batch.split != self._modes.with_models.costs.split:
             return  # what one split taught is not charged to another
         seconds = took_s + batch.deciding_s + batch.sequences * self._host_costs.tree_s

@@ -1,7 +1,9 @@
 """Reserve memory for a batch by age: the oldest sequence always progresses."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from operator import attrgetter
+
+from msgspec.structs import replace
 
 from app.engine.target import Target
 from app.state import NO_TREE, BatchEntry, Sequence
@@ -14,7 +16,7 @@ def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, S
     the youngest sequences' pages. As age decides, no two sequences preempt each other in turn.
     """
     made: dict[str, BatchEntry] = {}
-    for entry in sorted(entries, key=lambda entry: _age(sequences[entry.sequence.id])):
+    for entry in sorted(entries, key=lambda entry: sequences[entry.sequence.id].age):
         if entry.sequence.cached != entry.start:
             continue  # an older one took its pages
         reserved = _try_reserve(entry, target, sequences)
@@ -25,17 +27,12 @@ def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, S
 
 def _try_reserve(entry: BatchEntry, target: Target, sequences: Mapping[str, Sequence]) -> BatchEntry | None:
     while not target.try_reserve(entry):
-        own = _age(sequences[entry.sequence.id])
-        younger = [s for s in sequences.values() if s.kv.pages and _age(s) > own]
+        own = sequences[entry.sequence.id].age
+        younger = [s for s in sequences.values() if s.kv.pages and s.age > own]
         if len(entry.tree):
             entry = replace(entry, tree=NO_TREE)
         elif younger:
-            target.release(max(younger, key=_age).kv)  # its prefix will be computed again
+            target.release(max(younger, key=attrgetter("age")).kv)  # its prefix will be computed again
         else:
             return None
     return entry
-
-
-def _age(sequence: Sequence) -> tuple[float, str]:
-    """Return a key that sorts the oldest first."""
-    return sequence.record.created_s, sequence.record.id

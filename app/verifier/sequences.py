@@ -5,6 +5,7 @@ Knows nothing of drafts and decides nothing about text.
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 
 from app.engine.target import Target
 from app.engine.text.stop_strings import StopWatch
@@ -43,6 +44,10 @@ class Sequences(Mapping[str, Sequence]):
     def __len__(self) -> int:
         return len(self._by_request)
 
+    def find(self, request_id: str) -> Sequence | None:
+        """Return the request's sequence; None if it is not held."""
+        return self._by_request.get(request_id)
+
     def all(self) -> list[Sequence]:
         """Copy the sequences held now; for any thread."""
         return [*self._by_request.values()]
@@ -50,7 +55,7 @@ class Sequences(Mapping[str, Sequence]):
     def oldest(self) -> list[Sequence]:
         """Return the sequences that may run now, the oldest first; those that are over only wait for their commit."""
         if self._oldest is None:
-            self._oldest = sorted(self._by_request.values(), key=lambda s: (s.record.created_s, s.record.id))
+            self._oldest = sorted(self._by_request.values(), key=attrgetter("age"))
         return [s for s in self._oldest[: self._max_running] if not s.is_over]
 
     def tokens(self, request_id: str) -> list[int] | None:
@@ -67,9 +72,9 @@ class Sequences(Mapping[str, Sequence]):
         """Suspect a request: a step with it failed."""
         self._suspects.add(request_id)
 
-    def clear(self, request_id: str) -> None:
-        """Stop suspecting a request: it has committed."""
-        self._suspects.discard(request_id)
+    def clear(self, request_ids: Iterable[str]) -> None:
+        """Stop suspecting these requests: they have committed."""
+        self._suspects.difference_update(request_ids)
 
     def start(self, snapshot: Snapshot) -> None:
         """Run a request from what is committed of it; one taken from a dead verifier is a suspect."""

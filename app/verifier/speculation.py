@@ -1,25 +1,23 @@
-"""Ask drafters for trees and receive them: routes, lengths, due times, and the estimates that they rest on.
+"""Ask drafters for trees and receive them: routes, lengths, and the estimates that they rest on.
 
-The only writer of a sequence's `tree` and `due_s`. Decides nothing about text.
+The only writer of a sequence's `tree`, and with `app.verifier.draft_waits` of its `due_s`. Decides nothing about text.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from types import MappingProxyType
 from typing import Final
 
 from app.clock import SYSTEM, Clock
 from app.estimates.acceptance import AcceptanceEstimate
-from app.estimates.draft_costs import FEW_UNREAD
 from app.estimates.host_costs import HostCosts
 from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
 from app.placement.splits import FixedSplits, Split, Splits
 from app.policy import Policy
+from app.stages.length.draft_modes import DraftMode
 from app.stages.length.marginal import Candidate, rounds_left, skip_models_above
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
@@ -30,21 +28,16 @@ from app.stages.schedule.compose import TAIL_TOKENS
 from app.stages.schedule.prefill import prefill_s
 from app.state import Sequence, Tree
 from app.verifier.dispatch import DraftDispatcher
+from app.verifier.draft_waits import Asked, DraftWaits
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.overlap import Overlap, Round
-from app.verifier.pending_drafts import AskedBatch, PendingDraft, PendingDrafts
+from app.verifier.pending_drafts import PendingDrafts
 from app.verifier.read_tokens import ReadTokens
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
 FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
-ROUND_TOKENS = 9  # that a round brings at most, nearly always
-MIN_WAIT_S = 0.03  # the shortest wait for a tree, within the policy
-FIRST_WAITS = 4  # of which each is twice as long as the one before, while nothing is known of what drafts take
-
-Asked = tuple[Sequence, int, Route]  # with the tokens to draft, and by whom
-Unread = dict[str, dict[str, int]]  # tokens by node and request
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +77,6 @@ class Speculation:
         self.router: Final = strategies.router
         self._overlap = strategies.overlap
         self._splits = strategies.splits
-        self._split = 0  # in use
         self._sends_states = strategies.sends_states
         self._drafts_whole = strategies.drafts_whole
         self._costs = measured.costs
@@ -95,13 +87,10 @@ class Speculation:
         self._draft_costs = self.lengths.modes.with_models.costs
         self._pool = DrafterPool()
         self._is_together = True
-        self._first_waits = 0  # so far
-        self._usual_depth = 0  # of the drafts that were asked for last, 0 where none were,
-        self._usual_costs = self.lengths.modes.with_models.costs  # and the costs of their mode
-        self._deciding_s = 0.0  # what finding the present depths took
         self._requesting_s = 0.0  # what requesting the present drafts took in all
         self._host_costs = HostCosts()
         self.pending: Final = PendingDrafts(self.lengths.modes, self._host_costs, stats, clock)
+        self._waits = DraftWaits(self.lengths.modes, self.pending, self._read, clock)
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
         self._asked_models: set[str] = set()  # sequences for whose present round a model was asked
 
@@ -117,7 +106,7 @@ class Speculation:
     @property
     def split(self) -> Split:
         """Return how the machine is divided now. For any thread."""
-        return self._splits.all[self._split]
+        return self._splits.all[self._waits.split]
 
     @property
     def is_together(self) -> bool:
@@ -136,25 +125,32 @@ class Speculation:
         if self.pending.record_reading(message):
             return
         is_answer = self.pending.record_answer(message)
-        sequence = self.sequences.get(message.request_id)
+        sequence = self.sequences.find(message.request_id)
         tree = Tree.from_message(message, self._vocab_size)
         if sequence is None or tree is None:
             return
         if message.base == len(sequence.tokens):
             sequence.tree = self.lengths.trim(tree)
         elif is_answer and message.base < len(sequence.tokens):  # late, but its verdict is known
-            self._update(sequence, tree, sequence.tokens[message.base :])
+            self._update([(sequence, tree, sequence.tokens[message.base :])])
 
-    def record_verdict(self, sequence: Sequence, committed: Listed[int]) -> None:
-        """Learn from `committed`, the tokens after its tree's root; the sequence waits for nothing any more."""
-        tree = sequence.tree
-        if sequence.generated:
-            asked = sequence.record.id in self._asked_models
-            self.stats.record_later_round(asked_models=asked and not (tree and tree.skipped))
-        self._asked_models.discard(sequence.record.id)
-        if tree is not None:
-            self._update(sequence, tree, committed)
-        sequence.tree, sequence.due_s = None, 0.0
+    def record_verdicts(self, verdicts: Iterable[tuple[Sequence, Listed[int]]]) -> None:
+        """Learn from what each sequence is about to commit after its tree's root; it waits for nothing any more."""
+        later = with_models = 0
+        asked_models = self._asked_models
+        learnt: list[tuple[Sequence, Tree, Listed[int]]] = []
+        for sequence, committed in verdicts:
+            tree = sequence.tree
+            if sequence.generated:
+                later += 1
+                with_models += sequence.record.id in asked_models and not (tree and tree.skipped)
+            if asked_models:
+                asked_models.discard(sequence.record.id)
+            if tree is not None:
+                learnt.append((sequence, tree, committed))
+            sequence.tree, sequence.due_s = None, 0.0
+        self.stats.record_later_rounds(later, with_models)
+        self._update(learnt)
 
     def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
         """Bring due times after `latest_s` forward to it: the policy or the clock may have changed since."""
@@ -193,7 +189,7 @@ class Speculation:
         self._host_costs.update(sequences, trees, max(0.0, seconds - self._requesting_s))
 
     def _request(self, sequences: list[Sequence], policy: Policy, began_s: float) -> list[DraftJob]:
-        self._deciding_s = 0.0
+        self._waits.deciding_s = 0.0
         limits = [self.limit(sequence, policy) for sequence in sequences]
         is_forced = policy.min_draft_tokens > 0
         if not any(limits) or (not is_forced and self.lengths.is_quiet([s.record for s in sequences])):
@@ -201,11 +197,11 @@ class Speculation:
         batch = self._batch(sequences, limits, policy)
         found = self.lengths.plan(batch)
         if not any(found.depths):
-            self._usual_depth = 0  # nothing to hide: the sequences go together
-        if found.split != self._split:
+            self._waits.usual_depth = 0  # nothing to hide: the sequences go together
+        if found.split != self._waits.split:
             self._divide(found.split)
         if found.is_priced:
-            self._deciding_s = self._clock.perf_counter() - began_s
+            self._waits.deciding_s = self._clock.perf_counter() - began_s
         depths = found.depths if found.is_model_free else self._chunked(batch.candidates, found.depths)
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(
@@ -220,7 +216,7 @@ class Speculation:
 
     def _divide(self, split: int) -> None:
         """Divide the machine in another way from now on, and learn what steps and drafts cost then by themselves."""
-        self._split = split
+        self._waits.split = split
         self._splits.use(split)
         self._costs.use(split)
         self.pending.use(split)
@@ -249,7 +245,7 @@ class Speculation:
         """
         record = sequence.record
         wish = record.speculation
-        if not wish.enabled or not self._pool.allowed(wish.drafters):
+        if not wish.enabled or not self._pool.allows_any(wish.drafters):
             return 0
         most = policy.max_draft_tokens
         if is_model_free and most:
@@ -277,47 +273,43 @@ class Speculation:
         token there, whose answer says that all before it is read, and until then no other.
         Models go on from guesses of `least_survival`.
         """
-
-        def route_of(sequence: Sequence) -> Route:
-            route = self._route(sequence, policy)
-            return route.without_models(self._pool.alone) if is_model_free else route
-
+        route_of = self._model_free_route if is_model_free or not self._pool.models else partial(self._route, policy)
         now_s = self._clock.monotonic()
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         probed = [(s, 1, route_of(s)) for s, is_probe in zip(sequences, probes, strict=False) if is_probe]
-        probed = [one for one in probed if not self._is_awaited(one, now_s)]
-        unread = self._unread_by_home(asked, now_s)
-        slow = self._slow_homes(asked, unread, worth_s, now_s)
+        probed = [one for one in probed if not self._waits.is_awaited(one, now_s)]
+        unread = self._waits.unread_by_home(asked, now_s)
+        slow = self._waits.slow_homes(asked, unread, worth_s, now_s)
+        slow.discard(self._pool.alone)  # this process's own is waited for in any case
         tabled: list[Asked] = []
         readings: list[Asked] = []
         if slow:
             at = [(s, route, home) for s, _, route in asked for home in sorted(slow) if s.record.id in unread[home]]
             readings = [(s, 1, route.only_at(home)) for s, route, home in at]
-            readings = [one for one in readings if not self._is_awaited(one, now_s)]
+            readings = [one for one in readings if not self._waits.is_awaited(one, now_s)]
             left = [(s, depth, route.away_from(slow, self._pool)) for s, depth, route in asked]
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
             unread = {home: own for home, own in unread.items() if home not in slow}
-        for sequence, _, route in asked + probed:
-            self.router.record_asked(sequence.record, route)
-            (self._model_free.add if is_model_free else self._model_free.discard)(sequence.record.id)
-            if route.homes:
-                self._asked_models.add(sequence.record.id)
-        self._model_free.update(sequence.record.id for sequence, _, _ in tabled)
+        self._record_asked(asked, is_model_free=is_model_free)
+        self._record_asked(probed, is_model_free=is_model_free)
+        self._record_asked(tabled, is_model_free=True)
         due_of = (
-            (tabled, self._wait(tabled, {}, policy, worth_s, now_s, is_model_free=True)),
-            (asked, self._wait(asked, unread, policy, worth_s, now_s, is_model_free=is_model_free)),
-            (probed, self._probe(probed, policy, now_s, is_model_free=is_model_free)),
-            (readings, self._probe(readings, policy, now_s, is_reading=True)),
+            (tabled, self._waits.wait(tabled, {}, policy, worth_s, now_s, is_model_free=True)),
+            (asked, self._waits.wait(asked, unread, policy, worth_s, now_s, is_model_free=is_model_free)),
+            (probed, self._waits.probe(probed, policy, now_s, is_model_free=is_model_free)),
+            (readings, self._waits.probe(readings, policy, now_s, is_reading=True)),
         )
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
         most: dict[str, int] = {}  # tokens to be read at some node, by request
         for own in unread.values():
             most.update({record_id: max(tokens, most.get(record_id, 0)) for record_id, tokens in own.items()})
+        readers = self._pool.readers if self._sends_states else frozenset()
+        if self._drafts_whole:
+            least_survival = 0.0
         jobs: list[DraftJob] = []
         for some, due_s in due_of:
             for sequence, depth, route in some:
-                self.stats.metrics.record_asked(route.drafters)
                 # Models that run ahead have guessed already, and skipping them would leave nothing to go on from.
                 may_skip = bool(route.homes) and some is not readings and not run_ahead
                 jobs += self._dispatcher.jobs(
@@ -325,49 +317,30 @@ class Speculation:
                     route,
                     depth,
                     due_s,
-                    readers=self._pool.readers if self._sends_states else frozenset(),
+                    readers=readers,
                     run_ahead=run_ahead,
-                    least_survival=0.0 if self._drafts_whole else least_survival,
+                    least_survival=least_survival,
                     skip_models_above=self._skip_models_above(
                         sequence, depth, len(asked), most.get(sequence.record.id, 0)
                     )
                     if may_skip
                     else 1.0,
                 )
+        self.stats.metrics.record_asked([route.drafters for some, _ in due_of for _, _, route in some])
         return jobs
 
-    def _is_awaited(self, one: Asked, now_s: float) -> bool:
-        """Tell whether a node that is to draft still works at an earlier job of the sequence."""
-        sequence, _, route = one
-        return any(self._read.is_awaited(sequence.record.id, home, now_s) for home in route.homes.values())
-
-    def _slow_homes(self, asked: Listed[Asked], unread: Unread, worth_s: float, now_s: float) -> set[str]:
-        """Choose the nodes whose drafters must read so much first that their drafts come when worth nothing.
-
-        This process's own is none: it is waited for in any case.
-        """
-        reading = {home: self._read.reading(home, now_s) for home in unread}
-        if not any(unread.values()) and not any(reading.values()):
-            return set()
-        costs = self.lengths.modes.with_models.costs
-        draft_s = costs.seconds(len(asked), max(depth for _, depth, _ in asked))
-        reads_s = {home: costs.read_s(_total(own, reading[home])) for home, own in unread.items()}
-        slow = {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
-        return slow - {self._pool.alone}
-
-    def _unread_by_home(self, asked: Listed[Asked], now_s: float) -> Unread:
-        """Return, for each node asked and by request, the tokens that its drafters must read; a few do not count."""
-        found: Unread = {}
-        if not self._pool.models:
-            return found
+    def _record_asked(self, asked: Listed[Asked], *, is_model_free: bool) -> None:
+        """Record who was asked for whom."""
+        requests = [sequence.record.id for sequence, _, _ in asked]
+        if is_model_free:
+            self._model_free.update(requests)
+        else:
+            self._model_free.difference_update(requests)
         for sequence, _, route in asked:
-            record_id, length = sequence.record.id, len(sequence.tokens)
-            for home in route.homes.values():
-                own = found.setdefault(home, {})
-                unread = self._read.unread(record_id, length, home, now_s)
-                if unread > FEW_UNREAD:
-                    own[record_id] = unread
-        return found
+            if route.is_choice:
+                self.router.record_asked(sequence.record, route)
+            if route.homes:
+                self._asked_models.add(sequence.record.id)
 
     def _runs_ahead(self, asked: Listed[Asked]) -> bool:
         """Tell whether model drafters run ahead of the verdict on these drafts."""
@@ -381,28 +354,43 @@ class Speculation:
         """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
 
-    def _update(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
-        record = sequence.record
-        is_model_free = record.id in self._model_free
-        self.lengths.modes.update(record, tree, committed, self._pool.model_free, is_model_free=is_model_free)
-        self.router.update(record.id, tree, committed, tree.confidence)
+    def _update(self, rounds: Listed[tuple[Sequence, Tree, Listed[int]]]) -> None:
+        """Learn from trees and the tokens after their roots."""
+        model_free = self._model_free
+        self.lengths.modes.update(
+            [(s.record, tree, committed, s.record.id in model_free) for s, tree, committed in rounds],
+            self._pool.model_free,
+        )
+        if self.router.is_scoring:
+            for sequence, tree, committed in rounds:
+                self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy) -> DraftBatch:
         """Describe the sequences for the length planner, and form groups where that pays."""
         pool = self._pool
         now_s = self._clock.monotonic()
-        full = [self._candidate(s, policy, limit, now_s) for s, limit in zip(sequences, limits, strict=True)]
+        modes = self.lengths.modes
+        reads_s = [0.0] * len(sequences)
+        if pool.models:
+            reads_s = [
+                self._read_s(s, policy, now_s) if limit else 0.0 for s, limit in zip(sequences, limits, strict=True)
+            ]
+        full = self._candidates(modes.with_models, sequences, limits, reads_s)
         model_free = None
         if pool.model_free and pool.models:
-            model_free = [self._model_free_candidate(s, c, policy) for s, c in zip(sequences, full, strict=True)]
-        self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._usual_s)
+            alone = [
+                self.limit(s, policy, is_model_free=True) if self._model_free_route(s).drafters else 0
+                for s in sequences
+            ]
+            model_free = self._candidates(modes.model_free, sequences, alone, [0.0] * len(sequences))
+        self._is_together = self._overlap.goes_together(self._costs, len(self.sequences), self._waits.usual_s)
         others = len(self.sequences) - len(sequences)
         reads_prompts = others > 0 and self._is_together  # while these wait; else the other half is verified
         return DraftBatch(
             full,
             model_free,
-            has_models=any(pool.allows_models(s.record.speculation.drafters) for s in sequences),
-            lengths={s.record.id: len(s.tokens) for s in sequences},
+            has_models=bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences),
+            lengths={s.record.id: len(s.kv.tokens) for s in sequences},
             costs=self._costs,
             now_s=now_s,
             busy_s=self._costs.seconds(others) if others and not reads_prompts else 0.0,
@@ -444,107 +432,22 @@ class Speculation:
         prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
         return prefill_s(prompts, policy, self._costs, self._costs.seconds(len(sequences)))
 
-    def _usual_s(self, sequences: int) -> float:
-        """Return what drafts like those that were asked for last usually take for so many sequences."""
-        return self._usual_costs.seconds(sequences, self._usual_depth) if self._usual_depth else 0.0
+    def _candidates(
+        self, mode: DraftMode, sequences: list[Sequence], limits: list[int], reads_s: list[float]
+    ) -> list[Candidate]:
+        """Describe the sequences to the rules of draft lengths, as drafters of this mode see them."""
+        of = mode.of
+        return [
+            Candidate(of(s.record), limit, read_s, s.record.max_tokens - s.generated, s.kv.cached)
+            for s, limit, read_s in zip(sequences, limits, reads_s, strict=True)
+        ]
 
-    def _wait(
-        self, asked: Listed[Asked], unread: Unread, policy: Policy, worth_s: float, now_s: float, *, is_model_free: bool
-    ) -> float:
-        """Let the sequences wait for their trees; return until when, by the wall clock."""
-        if not asked:
-            return 0.0
-        modes = self.lengths.modes
-        costs = (modes.model_free if is_model_free else modes.with_models).costs
-        deepest = max(depth for _, depth, _ in asked)
-        self._usual_depth, self._usual_costs = deepest, costs
-        usual_s = self._usual_s(len(asked)) + costs.read_s(max(map(_total, unread.values()), default=0))
-        if not costs.is_known and self._first_waits < FIRST_WAITS:  # drafts that are late teach nothing
-            usual_s = max(usual_s, MIN_WAIT_S * 2**self._first_waits)
-            self._first_waits += 1
-        wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
-        batch = AskedBatch(
-            now_s,
-            len(asked),
-            deepest,
-            wait_s,
-            is_model_free,
-            catches_up=not is_model_free and self._catches_up(asked, now_s),
-            deciding_s=self._deciding_s,
-            split=self._split,
-        )
-        self._expect(asked, batch, unread, policy)
-        due_s = self._clock.time() + wait_s
-        for sequence, _, _ in asked:
-            sequence.due_s = due_s
-        return due_s
-
-    def _catches_up(self, asked: Listed[Asked], now_s: float) -> bool:
-        """Tell whether the drafters of some node read more first than a round brings."""
-        unread: Counter[str] = Counter()
-        for sequence, _, route in asked:
-            for home in set(route.homes.values()):
-                unread[home] += self._read.unread(sequence.record.id, len(sequence.tokens), home, now_s)
-        return max(unread.values(), default=0) > ROUND_TOKENS * len(asked)
-
-    def _probe(
-        self,
-        probed: Listed[Asked],
-        policy: Policy,
-        now_s: float,
-        *,
-        is_model_free: bool = False,
-        is_reading: bool = False,
-    ) -> float:
-        """Expect answers that no sequence waits for; return until when drafters may work at them, by the wall clock."""
-        if not probed:
-            return 0.0
-        batch = AskedBatch(now_s, len(probed), 1, inf, is_model_free, is_probe=True, split=self._split)
-        answer_s = self._expect(probed, batch, self._unread_by_home(probed, now_s), policy, is_reading=is_reading)
-        return self._clock.time() + answer_s
-
-    def _expect(
-        self, asked: Listed[Asked], batch: AskedBatch, unread: Unread, policy: Policy, *, is_reading: bool = False
-    ) -> float:
-        """Record the jobs of a batch; return the seconds within which drafters answer, if ever."""
-        now_s, few = batch.at_s, FEW_UNREAD * len(asked)
-        reading = {home: self._read.reading(home, now_s) for home in unread}
-        own = {home: tokens for home in unread if (tokens := _total(unread[home])) > few}
-        most = max((_total(unread[home], reading[home]) for home in unread), default=0)
-        answer_s = policy.draft_wait_s + 2.0 * self._draft_costs.read_s(most)
-        for sequence, _, route in asked:
-            record_id, length, homes = sequence.record.id, len(sequence.tokens), route.homes
-            pending = PendingDraft(length, batch)
-            if own:
-                slowest = max(homes.values(), key=lambda home: own.get(home, 0))
-                readers = frozenset(name for name, home in homes.items() if home == slowest)
-                pending = PendingDraft(length, batch, own.get(slowest, 0), readers=readers)
-            if any(reading[home] for home in homes.values()):
-                pending = pending._replace(is_held_up=True)
-            (self.pending.expect_reading if is_reading else self.pending.expect)(record_id, pending)
-            if homes:
-                fuser = "" if is_reading else route.fuser  # that answers for its readers alone
-                self._read.record_sent(record_id, length, homes, fuser, now_s, now_s + answer_s)
-        return answer_s
-
-    def _candidate(self, sequence: Sequence, policy: Policy, limit: int, now_s: float) -> Candidate:
-        record, unread = sequence.record, 0
-        if limit and self._pool.models:
-            homes = self._route(sequence, policy).homes.values()
-            unread = max((self._read.unread(record.id, len(sequence.tokens), home, now_s) for home in homes), default=0)
-        return Candidate(
-            self.lengths.modes.with_models.of(record),
-            limit,
-            self._draft_costs.read_s(unread),
-            record.max_tokens - sequence.generated,
-            sequence.cached,
-        )
-
-    def _model_free_candidate(self, sequence: Sequence, full: Candidate, policy: Policy) -> Candidate:
-        record = sequence.record
-        allowed = set(self._pool.allowed(record.speculation.drafters))
-        limit = self.limit(sequence, policy, is_model_free=True) if allowed & set(self._pool.model_free) else 0
-        return Candidate(self.lengths.modes.model_free.of(record), limit, 0.0, full.remaining, full.context)
+    def _read_s(self, sequence: Sequence, policy: Policy, now_s: float) -> float:
+        """Return what the sequence's drafters take to read what they have not seen of it."""
+        record_id, length = sequence.record.id, len(sequence.tokens)
+        homes = self._route(policy, sequence).homes.values()
+        unread = max((self._read.unread(record_id, length, home, now_s) for home in homes), default=0)
+        return self._draft_costs.read_s(unread)
 
     def _skip_models_above(self, sequence: Sequence, depth: int, batch: int, unread: int) -> float:
         if not batch:  # a probe of models
@@ -559,8 +462,12 @@ class Speculation:
             model_s += self._draft_costs.read_s(unread) / rounds_left(sequence.record.max_tokens - sequence.generated)
         return skip_models_above(full, model_free, round_s / batch, model_s)
 
-    def _route(self, sequence: Sequence, policy: Policy) -> Route:
-        """Route the sequence's next round."""
+    def _model_free_route(self, sequence: Sequence) -> Route:
+        """Return the route of the sequence's rounds without models."""
+        return self.router.model_free(sequence.record.speculation.drafters, self._pool)
+
+    def _route(self, policy: Policy, sequence: Sequence) -> Route:
+        """Route the sequence's next round, where there are models."""
         record, pool = sequence.record, self._pool
         known = self.router.known(record.id, len(sequence.tokens), pool)
         if known is not None:
@@ -584,8 +491,3 @@ class Speculation:
             return RoundLimits(depth, most, least_gain), price
 
         return self.router.route(record, len(sequence.tokens), pool, terms)
-
-
-def _total(unread: Mapping[str, int], reading: Mapping[str, int] = MappingProxyType({})) -> int:
-    """Count the tokens of all requests: those to be read, and those that are read already."""
-    return sum({**reading, **unread}.values())

@@ -1,5 +1,6 @@
 """Measure a verifier's work, for its heartbeat and for the load that the controller reads."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from typing import Final
 
@@ -57,25 +58,30 @@ class VerifierStats:
         self._reused_tokens += tokens
         self.metrics.record_reused(tokens)
 
-    def record_wait(self, seconds: float) -> None:
-        """Record that drafts came `seconds` after they were asked for, in time or not."""
-        self._waits = self._waits * DECAY + 1.0
-        self._waited_s = self._waited_s * DECAY + seconds
+    def record_waits(self, seconds: float, drafts: int) -> None:
+        """Record that so many drafts came `seconds` after they were asked for, in time or not."""
+        waits, waited_s = self._waits, self._waited_s
+        for _ in range(drafts):
+            waits, waited_s = waits * DECAY + 1.0, waited_s * DECAY + seconds
+        self._waits, self._waited_s = waits, waited_s
 
-    def record_verified(self, tree: Tree, path: list[int]) -> None:
-        """Record a tree, as it was verified, and the nodes of it that were right."""
-        if not tree.tokens:
-            return
-        self._rounds = self._rounds * DECAY + 1.0
-        self._tokens = self._tokens * DECAY + len(path) + 1
-        for name, (drafted, right) in tree.by_proposer(path).items():
-            old = self._by_drafter.get(name, (0, 0))
-            self._by_drafter[name] = old[0] + drafted, old[1] + right
+    def record_verified(self, trees: Iterable[tuple[Tree, list[int]]]) -> None:
+        """Record trees, as they were verified, and the nodes of each that were right."""
+        by_drafter, rounds, tokens = self._by_drafter, self._rounds, self._tokens
+        for tree, path in trees:
+            if not tree.tokens:
+                continue
+            rounds = rounds * DECAY + 1.0
+            tokens = tokens * DECAY + len(path) + 1
+            for name, (drafted, right) in tree.by_proposer(path).items():
+                old_drafted, old_right = by_drafter.get(name, (0, 0))
+                by_drafter[name] = old_drafted + drafted, old_right + right
+        self._rounds, self._tokens = rounds, tokens
 
-    def record_later_round(self, *, asked_models: bool) -> None:
-        """Record a verdict after a sequence's first token, and whether a model was asked for that round."""
-        self._later_rounds += 1
-        self._model_rounds += asked_models
+    def record_later_rounds(self, rounds: int, with_models: int) -> None:
+        """Record verdicts after a sequence's first token, and for how many of these rounds a model was asked."""
+        self._later_rounds += rounds
+        self._model_rounds += with_models
 
     def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
         """Describe the verifier for its heartbeat, with the sequences that it holds now."""

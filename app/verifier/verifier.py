@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
+
+import msgspec
 
 from app.clock import SYSTEM, Clock
 from app.engine.target import LaunchedStep
@@ -46,6 +48,7 @@ class _Running:
     num_trees: int
     is_decoding: bool  # no entry is a chunk of a prompt
     verdicts: list[Verdict | None] | None = None
+    accepted_s: float = 0.0  # wall clock when its tokens were taken in
 
     @classmethod
     def of(cls, works: list[BatchEntry], launched: LaunchedStep, costs: StepCosts) -> Self:
@@ -56,14 +59,13 @@ class _Running:
         return cls(works, launched, costs, reading_s, sum(rows), len(works) - nodes.count(0), is_decoding)
 
 
-class _Accepted(NamedTuple):
-    """A sequence's part of a collected step, accepted and not yet committed. `at_s`: wall clock."""
+class _Accepted(msgspec.Struct, frozen=True, gc=False):
+    """A sequence's part of a collected step, accepted and not yet committed."""
 
     sequence: Sequence
     work: BatchEntry
     verdict: Verdict
     conclusion: Conclusion
-    at_s: float
 
 
 class Verifier:
@@ -273,8 +275,9 @@ class Verifier:
         began_s = self._clock.perf_counter()
         (running, final), self._uncommitted = self._uncommitted, None
         events: list[tuple[Sequence, Event]] = []
-        for sequence, work, verdict, conclusion, now_s in final:
-            event = event_of(conclusion, sequence.stats, work.tree, verdict, now_s)
+        for one in final:
+            sequence = one.sequence
+            event = event_of(one.conclusion, sequence.stats, one.work.tree, one.verdict, running.accepted_s)
             sequence.stats = event.stats
             events.append((sequence, event))
         trees = [VerifiedTree(one.work.tree, one.verdict.path, len(one.conclusion.tokens)) for one in final]
@@ -306,22 +309,19 @@ class Verifier:
         if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
             costs.correct(running.num_rows, whole_s, running.reading_s)
-        now_s = self._clock.time()
+        running.accepted_s = self._clock.time()
         final: list[_Accepted] = []
-        going_on: list[Sequence] = []
         for work, verdict in zip(works, verdicts, strict=True):
-            sequence = self.sequences.get(work.sequence.id)
+            sequence = self.sequences.find(work.sequence.id)
             if sequence is None or sequence.kv is not work.sequence:  # ended or lost meanwhile
                 self.target.drop(work)
             elif verdict is None:
                 self.target.cover(work.sequence, work.start + len(work.tokens))
             else:
-                accepted = _Accepted(sequence, work, verdict, conclude(sequence, verdict), now_s)
-                final.append(accepted)
-                self._advance(accepted)
-                if not sequence.is_over:
-                    going_on.append(sequence)
+                final.append(_Accepted(sequence, work, verdict, conclude(sequence, verdict)))
+        self._advance(final, running.accepted_s)
         self._uncommitted = running, final
+        going_on = [one.sequence for one in final if not one.sequence.is_over]
         return self.speculation.request_drafts(going_on, self._policy)
 
     def _settle(self) -> list[DraftJob]:
@@ -362,20 +362,24 @@ class Verifier:
         return self.sequences[work.sequence.id]
 
     def _runs(self, sequence: Sequence) -> bool:
-        return self.sequences.get(sequence.record.id) is sequence
+        return self.sequences.find(sequence.record.id) is sequence
 
-    def _advance(self, accepted: "_Accepted") -> None:
-        sequence, work, verdict, conclusion, now_s = accepted
-        tokens = conclusion.tokens
-        self.stats.record_verified(work.tree, verdict.path)
-        self.speculation.record_verdict(sequence, tokens)
-        self.target.accept(work, verdict.path)
-        sequence.kv.tokens += tokens
-        sequence.kv.state = verdict.state if len(tokens) == len(verdict.tokens) else None
-        sequence.last_token_s = now_s
-        sequence.is_over = conclusion.finish_reason is not None
-        self.sequences.clear(sequence.record.id)
-        self._memory_retry.remove(sequence.record.id)
+    def _advance(self, final: list[_Accepted], now_s: float) -> None:
+        """Let each sequence go on behind its verdict, and learn from all of them. `now_s`: wall clock."""
+        self.stats.record_verified([(one.work.tree, one.verdict.path) for one in final])
+        self.speculation.record_verdicts([(one.sequence, one.conclusion.tokens) for one in final])
+        accept = self.target.accept
+        for one in final:
+            sequence, verdict, tokens = one.sequence, one.verdict, one.conclusion.tokens
+            accept(one.work, verdict.path)
+            kv = sequence.kv
+            kv.tokens += tokens
+            kv.state = verdict.state if len(tokens) == len(verdict.tokens) else None
+            sequence.last_token_s = now_s
+            sequence.is_over = one.conclusion.finish_reason is not None
+        requests = [one.sequence.record.id for one in final]
+        self.sequences.clear(requests)
+        self._memory_retry.remove(*requests)
 
     def _record_host(self, running: "_Running", waited_s: float) -> None:
         """Learn what the round took beside the target: the host's seconds that it did not work meanwhile."""
@@ -397,7 +401,7 @@ class Verifier:
         if self._on_exhausted is not None and is_out_of_memory(error):
             self._on_exhausted()
             return
-        sequence = self.sequences.get(works[0].sequence.id)
+        sequence = self.sequences.find(works[0].sequence.id)
         if sequence is None:  # ended or lost meanwhile
             return
         with suppress(NotFound):

@@ -57,17 +57,23 @@ class StandInRows:
         return None
 
 
+class StandInTable(PageTable):
+    """A page table on torch's meta device, where `scatter_` would be Python."""
+
+    def _write(self, at: torch.Tensor, pages: torch.Tensor) -> None:
+        self.device.put_(at, pages)
+
+
 class StandInTarget(TabledRunner):
     """A target without a model: real pages and real input arrays, and a step of `step_s` whatever is in it."""
 
     def __init__(self, step_s: float, *, vocab_size: int, tokens: int, longest: int) -> None:
         """Have pages for `tokens` in all, and the arrays of a GPU's tiers for sequences of up to `longest` tokens."""
         pool = PagePool(tokens // PAGE_TOKENS, PAGE_TOKENS)
-        table = PageTable(pool.num_pages, longest, PAGE_TOKENS, DEVICE)  # each sequence has a page
+        table = StandInTable(pool.num_pages, longest, PAGE_TOKENS, vocab_size, DEVICE)  # each sequence has a page
         super().__init__(pool, table, shares=True)
         sizes = {rows: tier_size(rows, longest, CUT) for rows in TIERS}
         self._tiers = {rows: (size, _arrays(size)) for rows, size in sizes.items()}
-        self._vocab_size = vocab_size
         self._step_s = step_s
         self.exposed_s: Final[list[float]] = []  # of each step: from the last one's end to the launch of this one
         self._ended_s = 0.0
@@ -80,7 +86,7 @@ class StandInTarget(TabledRunner):
         tier, arrays = self._tiers.get(size.tier, (size, None))
         if arrays is None or not tier.holds(size):
             arrays = _arrays(size)
-        fill(arrays, layout, table.host, PAGE_TOKENS, self._vocab_size, table.changes)
+        fill(arrays, layout, table.host, PAGE_TOKENS, table.limits, table.changes)
         table.launch(arrays)
         launched_s = time.perf_counter()
         self.exposed_s.append(launched_s - self._ended_s)

@@ -1,10 +1,9 @@
 """Trees agree with plain functions that go node by node."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.messages import TreeMessage
 from app.state import MAX_NODES, Tree

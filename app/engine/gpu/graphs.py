@@ -16,10 +16,11 @@ from threading import Lock
 
 import torch
 
-from app.engine.gpu.input_batch import NOWHERE, TIERS, Arrays, RowTensors, Size, fields, rows_of, tier_size
+from app.engine.gpu.input_batch import TIERS, Arrays, RowTensors, Size, fields, rows_of, tier_size
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
+from kernels.cpu.step_rows import NOWHERE
 
 PROGRAMS = 2  # that share attention's items, for each multiprocessor
 INTERPRETED = 8  # in all, where programs run one after the other; so few that each has several items

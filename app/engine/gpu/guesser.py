@@ -1,11 +1,11 @@
 """Run a drafter's model on a GPU, beside the target or on one of its own, and return its guesses."""
 
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from app.engine.drafters.guesser import is_greedy, likeliest, sampled

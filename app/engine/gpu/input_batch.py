@@ -12,15 +12,18 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
 from app.engine.sampling import choice_of
+from app.request import Sampling
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
-from kernels.attention.work_list import ITEM, Work, WorkList, work_list
+from kernels.attention.work_list import ITEM, Work, WorkList
+from kernels.cpu.attention_work import list_work, write_work
+from kernels.cpu.step_rows import Choices, Entries, Rows, write_rows
 from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
@@ -110,9 +113,30 @@ class RowTensors:
     choices: RowChoices  # of the N wanted rows
 
 
-NOWHERE = -1  # slot of a padding row
-SEEN = [(2 << row) - 1 for row in range(MAX_TREE_ROWS)]  # the rows that each row of a chain sees
-GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "log_min_p": -np.inf, "seed": 0, "choice": 0}  # as `Limits`
+CHOICE_TYPES = {
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "log_min_p": np.float32,
+    "seed": np.int64,
+    "choice": np.int64,
+}
+
+
+NO_WORK = WorkList(np.zeros((0, ITEM), np.int32), np.zeros(0, np.int32), np.zeros(0, np.int32), 0)
+
+
+class SequenceLimits:
+    """The numbers by which the tokens of sequences are chosen, by row of the page table."""
+
+    def __init__(self, rows: int, vocab_size: int) -> None:
+        self.table: Final = Choices(**{name: np.zeros(rows, kind) for name, kind in CHOICE_TYPES.items()})
+        self._vocab_size = vocab_size
+
+    def enter(self, row: int, sampling: Sampling) -> None:
+        """Write the numbers of a sequence that got a row."""
+        for own, limit in zip(self.table, limits_of(choice_of(sampling), self._vocab_size), strict=True):
+            own[row] = limit
 
 
 class Move(NamedTuple):
@@ -170,17 +194,14 @@ class RowLayout:
     """The place of each batch entry's rows in a step, and attention's work on them."""
 
     works: list[BatchEntry]
-    counts: np.ndarray  # (B,), rows of each
-    starts: np.ndarray  # (B,), its cached tokens
-    firsts: np.ndarray  # (B,), its first row
-    table_rows: np.ndarray  # (B,), its row of the page table
+    entries: Entries  # the same in arrays
     narrow: WorkList | None
     wide: WorkList | None
 
     def size(self, moves: int = 0, changes: int = 0) -> Size:
         """Return the least size that the step fits in, with so many moves and changes of the page table."""
         return Size(
-            rows=int(self.counts.sum()),
+            rows=len(self.entries.ids),
             sequences=len(self.works),
             narrow=None if self.narrow is None else WorkRoom(len(self.narrow.items), self.narrow.num_parts),
             wide=None if self.wide is None else WorkRoom(len(self.wide.items), self.wide.num_parts),
@@ -195,20 +216,39 @@ def layout_of(works: list[BatchEntry], cut: Cut, table_rows: np.ndarray) -> RowL
 
     table_rows: (B,), of the page table.
     """
-    counts = np.array([len(work.tokens) + len(work.tree.tokens) for work in works])
-    starts = np.array([work.start for work in works])
-    firsts = counts.cumsum() - counts
-    is_narrow = counts <= MAX_TREE_ROWS
+    entries = _entries(works, table_rows)
 
-    def listed(chosen: np.ndarray, tiling: AttentionTiling) -> WorkList | None:
-        if not chosen.any():
-            return None
-        own = np.where(chosen, counts, 0)
-        rows = int(counts.sum())
-        return work_list(firsts, own, starts, rows, cut.fold, tiling.rows, tiling.split_keys, table_rows)
+    def listed(least: int, most: int, tiling: AttentionTiling) -> WorkList | None:
+        found = WorkList(*list_work(entries, least, most, cut.fold, tiling.rows, tiling.split_keys))
+        return found if len(found.items) else None
 
-    narrow, wide = listed(is_narrow, cut.narrow), listed(~is_narrow, cut.wide)
-    return RowLayout(works, counts, starts, firsts, table_rows, narrow, wide)
+    narrow, wide = listed(1, MAX_TREE_ROWS, cut.narrow), None
+    if len(entries.ids) > MAX_TREE_ROWS:
+        wide = listed(MAX_TREE_ROWS + 1, len(entries.ids), cut.wide)
+    return RowLayout(works, entries, narrow, wide)
+
+
+def _entries(works: list[BatchEntry], table_rows: np.ndarray) -> Entries:
+    lengths: list[int] = []
+    nodes: list[int] = []
+    ids: list[int] = []
+    parents: list[int] = []
+    for work in works:
+        tokens, tree = work.tokens, work.tree
+        lengths.append(len(tokens))
+        nodes.append(len(tree.tokens))
+        ids += tokens
+        ids += tree.tokens
+        parents += tree.parents
+    return Entries(
+        lengths=np.array(lengths),
+        nodes=np.array(nodes),
+        starts=np.array([work.start for work in works]),
+        table_rows=table_rows,
+        finals=np.array([work.final for work in works]),
+        ids=np.array(ids, np.int64),
+        parents=np.array(parents, np.int64),
+    )
 
 
 def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
@@ -288,31 +328,26 @@ def fill(
     layout: RowLayout,
     page_table: np.ndarray,
     page_tokens: int,
-    vocab_size: int,
+    limits: SequenceLimits,
     changes: Mapping[int, int],
     moves: Listed[Move] = (),
 ) -> None:
     """Write the step's rows and work, changes of the page table and moves to the host's side and send it; of rows and
     work what is left over is padding.
 
-    page_table: (R, N) int32, the host's; changes: page by place in it, rows one after the other, for
-    `app.engine.gpu.page_table` to write to the device's; moves: for `app.engine.gpu.kv_moves` to launch. Both are sent
-    as far as there are any.
+    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it, rows one after the
+    other, for `app.engine.gpu.page_table` to write to the device's; moves: for `app.engine.gpu.kv_moves` to launch.
+    Both are sent as far as there are any.
     """
     host = arrays.turn()
-    counts = layout.counts
-    is_narrow = counts <= MAX_TREE_ROWS
-    _put(host["first_row"], layout.firsts, 0)
-    _put(host["prefix"], layout.starts, 0)
-    _put(host["narrow"], counts * is_narrow, 0)
-    _put(host["wide"], counts * ~is_narrow, 0)
+    rows = Rows(*[host[name] for name in Rows._fields])
+    chosen = Choices(*[host[name] for name in Choices._fields])
+    write_rows(layout.entries, page_table, page_tokens, limits.table, rows, chosen)
     for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
-        host[f"{name}_count"][0] = 0 if listed is None else len(listed.items)
-        _put(host[f"{name}_items"], () if listed is None else listed.items, 0)
-        _put(host[f"{name}_slices"], () if listed is None else listed.slices, 0)
-        _put(host[f"{name}_place"], () if listed is None else listed.place, 0)
-    _fill_rows(host, layout, page_table, page_tokens)
-    _fill_choices(host, layout, vocab_size)
+        own = listed or NO_WORK
+        host[f"{name}_count"][0] = len(own.items)
+        room = [host[f"{name}_{field}"] for field in ("items", "slices", "place")]
+        write_work(own.items, own.slices, own.place, *room)
     host["change_at"][: len(changes)] = np.fromiter(changes.keys(), np.int64, len(changes))
     host["change_page"][: len(changes)] = np.fromiter(changes.values(), np.int32, len(changes))
     for i, (moved, below, path) in enumerate(moves):
@@ -322,56 +357,11 @@ def fill(
     arrays.send(*("move_blocks", len(moves)) if moves else ("change_at", len(changes)))
 
 
-def _fill_rows(host: dict[str, np.ndarray], layout: RowLayout, page_table: np.ndarray, page_tokens: int) -> None:
-    ids: list[int] = []
-    depths: list[int] = []
-    ancestors: list[int] = []
-    for work in layout.works:
-        ids += work.tokens
-        ids += work.tree.tokens
-        _add_tree(work, depths, ancestors)
-    sequence = np.arange(len(layout.works)).repeat(layout.counts)
-    slots = np.arange(len(ids)) + (layout.starts - layout.firsts)[sequence]
-    page, offset = np.divmod(slots, page_tokens)
-    _put(host["ids"], ids, 0)
-    _put(host["depth"], depths, 0)
-    _put(host["ancestors"], np.array(ancestors, np.uint64).view(np.int64), 0)
-    _put(host["positions"], layout.starts[sequence] + depths, 0)
-    _put(host["slots"], page_table[layout.table_rows[sequence], page] * page_tokens + offset, NOWHERE)
-
-
-def _add_tree(work: BatchEntry, depths: list[int], ancestors: list[int]) -> None:
-    """Append each row's depth below the entry's first, and a bit for each of the entry's rows that
-    it sees."""
-    length, first, parents = len(work.tokens), len(depths), work.tree.parents
-    if work.tree.is_chain:  # no tree is one, too
-        length, parents = length + len(parents), []
-    depths += range(length)
-    ancestors += SEEN[:length]
-    if length > MAX_TREE_ROWS:  # those have no tree
-        ancestors += [0] * (length - MAX_TREE_ROWS)
-    for node, parent in enumerate(parents, start=length):
-        above = first + length - 1 + parent
-        depths.append(depths[above] + 1)
-        ancestors.append(ancestors[above] | 1 << node)
-
-
-def _fill_choices(host: dict[str, np.ndarray], layout: RowLayout, vocab_size: int) -> None:
-    """Write the choices of the wanted rows: a final batch entry's last token and its tree."""
-    sizes = np.array([1 + len(work.tree.tokens) if work.final else 0 for work in layout.works])
-    rows = (layout.firsts + layout.counts - sizes.cumsum()).repeat(sizes)
-    rows += np.arange(len(rows))
-    limits = [limits_of(choice_of(work.sequence.sampling), vocab_size) for work in layout.works]
-    _put(host["wanted"], rows, 0)
-    _put(host["position"], host["positions"][rows] + 1, 0)  # where the token is to stand
-    for (name, idle), own in zip(GREEDY.items(), zip(*limits, strict=True), strict=True):
-        _put(host[name], np.array(own).repeat(sizes), idle)
-
-
-def _put(array: np.ndarray, values: Any, idle: float) -> None:
-    """Write from the front; the rest is `idle`."""
-    count = len(values)
-    if count:
-        array[:count] = values
-    if count < len(array):
-        array[count:] = idle
+def warm_up(page_table: np.ndarray, limits: SequenceLimits) -> None:
+    """Compile what `fill` calls, before it is urgent."""
+    longs, ints = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    rows = Rows(ints, ints, longs, ints, ints, ints, longs, ints, ints, ints, ints)
+    entries = Entries(longs, longs, longs, longs, np.zeros(0, np.bool_), longs, longs)
+    write_rows(entries, page_table, 1, limits.table, rows, SequenceLimits(0, 0).table)
+    items, slices, place, _ = list_work(entries, 1, 1, 1, 1, 0)
+    write_work(items, slices, place, items, slices, place)

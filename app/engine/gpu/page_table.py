@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from app.engine.gpu.input_batch import Arrays
+from app.engine.gpu.input_batch import Arrays, SequenceLimits, warm_up
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
 from app.state import BatchEntry, CachedSequence
@@ -30,21 +30,23 @@ class _Row:
 
 
 class PageTable:
-    """The page numbers of sequences, on the host and on the device.
+    """The page numbers of sequences, on the host and on the device, and by what numbers their tokens are chosen.
 
     A sequence has a row from its first step on, until it is forgotten; where none is left, the one that was in no step
     for longest loses its own. New pages are noticed by itself, taken ones are not (`cut`, `forget`).
     """
 
-    def __init__(self, sequences: int, tokens: int, page_tokens: int, device: torch.device) -> None:
+    def __init__(self, sequences: int, tokens: int, page_tokens: int, vocab_size: int, device: torch.device) -> None:
         """Make rows for `sequences` of up to `tokens`."""
         shape = (sequences, -(-tokens // page_tokens))
         self.host: Final = np.zeros(shape, np.int32)
         self.device: Final = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.limits: Final = SequenceLimits(sequences, vocab_size)
         self.changes: Final[dict[int, int]] = {}  # page by place in the table, rows one after the other: not yet sent
         self._free = list(reversed(range(sequences)))
         self._rows: dict[int, _Row] = {}  # by the sequence's id()
         self._turn = 0  # steps so far
+        warm_up(self.host, self.limits)
 
     def update(self, works: Listed[BatchEntry]) -> np.ndarray:
         """Enter the pages that the entries' sequences got since their last step; return their rows (B,).
@@ -105,6 +107,7 @@ class PageTable:
         if not self._free:
             self.forget(min(self._rows.values(), key=lambda row: row.used).sequence)
         found = self._rows[key] = _Row(sequence, self._free.pop(), 0)
+        self.limits.enter(found.index, sequence.sampling)
         return found
 
 

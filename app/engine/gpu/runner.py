@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from app.engine.gpu.graphs import Graphs
-from app.engine.gpu.input_batch import NOWHERE, Arrays, Size, fields, fill, layout_of, most_work, rows_of
+from app.engine.gpu.input_batch import Arrays, Size, fields, fill, layout_of, most_work, rows_of
 from app.engine.gpu.kv_moves import KVMoves
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.page_table import PageTable, TabledRunner
@@ -26,6 +26,7 @@ from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
+from kernels.cpu.step_rows import NOWHERE
 from kernels.sampling.choices import Edits, pack_edits
 from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.top_logprobs import top_logprobs
@@ -100,13 +101,14 @@ class DeviceRunner(TabledRunner):
         positions = len(weights.cos)
         # Nodes of a tree may stand at one position; and a rehearsal's few pages have the table of those that serve.
         sequences = max(max_sequences, MAX_SEQUENCES)
-        table = PageTable(sequences, positions + MAX_TREE_ROWS, page_tokens, weights.embedding.device)
+        vocab_size = weights.head.weight.shape[0]
+        table = PageTable(sequences, positions + MAX_TREE_ROWS, page_tokens, vocab_size, weights.embedding.device)
         super().__init__(PagePool(num_pages, page_tokens), table, shares=shares)
         keys, values = (weights.embedding.new_zeros(len(weights.layers), num_pages, *shape) for _ in range(2))
         self.pages = Pages(keys, values)
         self.weights, self.is_exact = weights, is_exact
         self._method = Method.of(keys.dtype, weights.num_heads // weights.num_key_heads, is_exact=is_exact, fuses=fuses)
-        self._vocab_size = weights.head.weight.shape[0]
+        self._vocab_size = vocab_size
         self._moves = KVMoves(self.pages)
         self._counts = TokenCounts()
         self._longest_tokens = min(longest_tokens or self.capacity_tokens, positions)
@@ -210,7 +212,7 @@ class DeviceRunner(TabledRunner):
         tier = self._graphs.tier(size) if self._graphs else None
         device = self.pages.keys.device
         arrays = tier.arrays if tier else Arrays(fields(size, self.pool.page_tokens), device)
-        fill(arrays, layout, table.host, self.pool.page_tokens, self._vocab_size, table.changes, moves)
+        fill(arrays, layout, table.host, self.pool.page_tokens, table.limits, table.changes, moves)
         started = _recorded(device)  # not before: a device that has no work would count the host's as its own
         self._moves.launch(arrays)
         table.launch(arrays)

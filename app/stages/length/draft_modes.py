@@ -5,6 +5,7 @@ own estimates of acceptance, and every round with models also shows what the mod
 tree would have been alone.
 """
 
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,8 @@ from app.estimates.acceptance import AcceptanceEstimate, AcceptanceEstimates, le
 from app.estimates.draft_costs import DraftCosts
 from app.messages import Record
 from app.state import Tree
+
+Round = tuple[Record, Tree, Listed[int], bool]  # with the tokens after the tree's root; True: no model drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +53,15 @@ class DraftModes:
         self.with_models.expectations.remove(request_id)
         self.model_free.expectations.remove(request_id)
 
-    def update(
-        self, record: Record, tree: Tree, committed: Listed[int], model_free: Listed[str], *, is_model_free: bool
-    ) -> None:
-        """Learn from `committed`, the tokens after the tree's root. `is_model_free`: no model drafted."""
-        drafted, accepted = found = levels(tree, committed)
-        if not is_model_free:
-            self.with_models.of(record).update(drafted, accepted)
-        part = tree.of(model_free)
-        drafted, accepted = found if part is tree else levels(part, committed)
-        self.model_free.of(record).update(max(1, drafted), accepted)  # a part without a node is a wrong token
+    def update(self, rounds: Iterable[Round], model_free: Collection[str]) -> None:
+        """Learn from what came of trees. `model_free`: the drafters that are no models."""
+        for record, tree, committed, is_model_free in rounds:
+            drafted, accepted = found = levels(tree, committed)
+            if not is_model_free:
+                self.with_models.of(record).update(drafted, accepted)
+            part = tree.of(model_free)
+            drafted, accepted = found if part is tree else levels(part, committed)
+            self.model_free.of(record).update(drafted or 1, accepted)  # a part without a node is a wrong token
 
     def update_costs(
         self,

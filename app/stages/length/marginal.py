@@ -6,8 +6,8 @@ Pure functions of estimates and costs: nothing here sends or changes state.
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from app.estimates.acceptance import AcceptanceEstimate
@@ -35,7 +35,7 @@ def rounds_left(remaining: int) -> int:
     return max(1, min(HORIZON_TOKENS, remaining) // 2)
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A sequence that goes into its next round, as the rules of draft lengths see it."""
 
     expectation: AcceptanceEstimate
@@ -76,7 +76,7 @@ class DraftPrice:
         (bit length of `batch` + 1, depth + 1) float64: drafting costs the same for all batches of as many bits.
         """
         sizes = [1 << bits for bits in range(batch.bit_length())]
-        seconds = [[self.draft_costs.seconds(size, tokens) for tokens in range(depth + 1)] for size in [0, *sizes]]
+        seconds = [self.draft_costs.span(size, depth) for size in [0, *sizes]]
         exposed_s = self._exposed_s(np.array(seconds))
         exposed_s[0] = exposed_s[:, 0] = 0.0  # nothing is drafted
         return exposed_s
@@ -234,7 +234,7 @@ def _best(
         np.array(flat, np.float64),
         np.array(ends),
         np.array(weights),
-        np.array([price.reading_s(c) / c.horizon for c in candidates]),
+        np.array([price.reading_s(c) / c.horizon if c.read_s else 0.0 for c in candidates]),
         np.array([c.context * reading.row_token_s for c in candidates]),
         np.array(costs.span(size, len(flat) + 1)) + base_s,
         price.table(size, deepest),

@@ -59,6 +59,10 @@ class DrafterPool:
         """Tell whether a model drafter may draft: any, or one of those that a request named."""
         return bool(self.models) if names is None else not self.models.keys().isdisjoint(names)
 
+    def allows_any(self, names: Iterable[str] | None) -> bool:
+        """Tell whether any drafter may draft, or any of those that a request named."""
+        return bool(self.models or self.model_free) if names is None else bool(self.allowed(names))
+
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
         """Return all drafters, or those of them that a request named."""
         alive = (*self.models, *self.model_free) if self.models else self.model_free

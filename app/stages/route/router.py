@@ -6,7 +6,8 @@ The state around a routing strategy: scores, the nodes that have read a sequence
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import cached_property
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from app.estimates.drafter_priors import DrafterPriors
@@ -21,7 +22,18 @@ Price = Callable[[str], float]  # mailbox -> cost of drafting there, in plain-de
 Terms = Callable[[], tuple[RoundLimits, Price]]  # worked out where there is a choice, and once then
 
 
-@dataclass(frozen=True, slots=True)
+Replica = tuple[str, bool]  # of a sequence: its mailbox, and whether it is the fuser's there or the drafter's
+
+
+class Recipient(NamedTuple):
+    """A mailbox that a round's job goes to, the drafters that the job names, and the replicas that its tokens reach."""
+
+    mailbox: str
+    drafters: tuple[str, ...]
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True)
 class Route:
     """A round's drafters, the mailbox of each model drafter among them, and where the drafts are fused."""
 
@@ -47,13 +59,17 @@ class Route:
         homes = {name: box for name, box in self.homes.items() if box == node}
         return Route(tuple(homes), homes, node)
 
-    @property
-    def recipients(self) -> dict[str, tuple[str, ...]]:
-        """Return the drafters of each mailbox; the fuser's gets all of them."""
+    @cached_property
+    def recipients(self) -> tuple[Recipient, ...]:
+        """Return the mailboxes that get a job; the fuser's names all drafters."""
         found = {self.fuser: self.drafters}
         for box in self.homes.values():
             found.setdefault(box, tuple(name for name in self.drafters if self.homes.get(name) == box))
-        return found
+        boxes = {*self.homes.values()}
+        return tuple(
+            Recipient(box, names, ((box, True),) * (box == self.fuser) + ((box, False),) * (box in boxes))
+            for box, names in found.items()
+        )
 
 
 class Router:
@@ -70,11 +86,24 @@ class Router:
         self._requests_at: Counter[str] = Counter()  # by mailbox: requests at home there
         # By request, with the pool it was made for, and the length where there was a choice.
         self._routes: dict[str, tuple[int | None, DrafterPool, Route]] = {}
+        self._model_free: dict[tuple[str, ...] | None, Route] = {}  # by the drafters that a request names,
+        self._model_free_pool: DrafterPool | None = None  # of this pool
 
     def known(self, request_id: str, length: int, pool: DrafterPool) -> Route | None:
         """Return the request's route for the tokens after `length`; None: `route` is yet to find it."""
         known = self._routes.get(request_id)
         return known[2] if known and known[1] is pool and known[0] in (length, None) else None
+
+    def model_free(self, names: tuple[str, ...] | None, pool: DrafterPool) -> Route:
+        """Return the route without models of all requests that name these drafters."""
+        if self._model_free_pool is not pool:
+            self._model_free, self._model_free_pool = {}, pool
+        found = self._model_free.get(names)
+        if found is None:
+            found = self._model_free[names] = Route(
+                tuple(name for name in pool.allowed(names) if name not in pool.models), {}, pool.alone
+            )
+        return found
 
     def route(self, record: Record, length: int, pool: DrafterPool, terms: Terms) -> Route:
         """Route a request for the tokens after `length`, which is then `known` until the sequence has grown.
@@ -121,6 +150,11 @@ class Router:
         self._strategy.rate(scores, tree, committed, {name: (confidence or {}).get(name, 0.0) for name in asked})
         if scores.is_to_report:
             self._scores.report(scores)
+
+    @property
+    def is_scoring(self) -> bool:
+        """Tell whether any request has scores, so that verdicts on it teach something (`update`)."""
+        return bool(self._scores)
 
     def remove(self, request_id: str) -> None:
         """Remove an ended request; what was learnt for its tenant stays."""

@@ -108,6 +108,9 @@ class DrafterScores:
         self._max_requests = max_requests
         self._requests: OrderedDict[str, RequestScores] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._requests)
+
     def of(self, record: Record, drafters: Iterable[str]) -> RequestScores:
         """Return the request's scores, with an entry for each of these drafters."""
         found = self._requests.get(record.id)

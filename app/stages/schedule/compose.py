@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence as Listed
 from collections.abc import Set
 from itertools import accumulate
+from operator import attrgetter
 
 from app.estimates.step_costs import StepCosts
 from app.policy import Policy
@@ -32,10 +33,10 @@ def compose(
 ) -> list[BatchEntry]:
     """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
 
-    The oldest come first. Running sequences that are ready get their rows before prompts, but while
-    a prompt waits a chunk, or half of the step, is kept free for it (`app.stages.schedule.prefill` divides it), so that
-    neither starves the other; trees get the rows that are left, cut to what pays. Suspects run
-    alone, in turn with the others: the one that committed longest ago is next. With `is_together`
+    `sequences` come oldest first, as the entries do. Running sequences that are ready get their rows before
+    prompts, but while a prompt waits a chunk, or half of the step, is kept free for it (`app.stages.schedule.prefill`
+    divides it), so that neither starves the other; trees get the rows that are left, cut to what pays. Suspects
+    run alone, in turn with the others: the one that committed longest ago is next. With `is_together`
     the running sequences go in one batch, so while one waits only prompts are read. Without it,
     where all could go, the half that waited longest does, so that the other half's turn comes while
     these draft. `selection` decides how much of each tree, and may leave sequences
@@ -46,7 +47,7 @@ def compose(
     if is_together and len(going_on) < len(decoding):
         going_on = []
     prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
-    ready = _suspects_apart(sorted(going_on + prompts, key=lambda s: (s.record.created_s, s.record.id)), suspects)
+    ready = _suspects_apart(sorted(going_on + prompts, key=attrgetter("age")) if prompts else going_on, suspects)
     if prompts or len(ready) < len(going_on):  # not all that are ready decode, or may go on
         prompts, running = [s for s in ready if not _is_running(s)], [s for s in ready if _is_running(s)]
     else:
@@ -69,13 +70,15 @@ def compose(
     others = sum(work.final for work in chunks)
     base_s = reading.step_s([*zip(cached, rows, strict=True), *((work.start, len(work.tokens)) for work in chunks)])
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
-    trees = _worthwhile([_allowed_tree(s, policy, most) for s in running], base_rows, costs, others, base_s)
+    trees = [NO_TREE] * len(running)
+    if policy.max_draft_tokens:
+        trees = _worthwhile([_allowed_tree(s, most) for s in running], base_rows, costs, others, base_s)
     chunk_rows = sum(len(work.tokens) for work in chunks)
     row_s = [tokens * reading.row_token_s for tokens in cached]
     batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s, not is_together)
     kept = selection.select(running, trees, batch)
     decodes = [
-        s.entry(len(s.tokens), tree.cut(nodes))
+        s.entry(len(s.kv.tokens), tree.cut(nodes))
         for s, tree, nodes in zip(running, trees, kept, strict=True)
         if nodes is not None
     ]
@@ -130,24 +133,24 @@ def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
     return [s for s in running if s.record.id in chosen]
 
 
-def _allowed_tree(sequence: Sequence, policy: Policy, most: int) -> Tree:
+def _allowed_tree(sequence: Sequence, most: int) -> Tree:
     """Return the part of the sequence's tree that may be verified: `most` nodes, and no more than it wishes for.
 
-    None where the policy stops speculation; a lower bound of its own is on what is asked for, since it
-    spares drafters. No node is so deep that the target's own token would already end the request.
+    The policy's bound, where it is not 0, is on what is asked for, since it spares drafters. No node is so deep that
+    the target's own token would already end the request.
     """
-    speculation = sequence.record.speculation
-    if sequence.tree is None or not speculation.enabled or policy.max_draft_tokens == 0:
+    record = sequence.record
+    bounds = record.speculation
+    if sequence.tree is None or not bounds.enabled:
         return NO_TREE
-    own = most if speculation.max_draft_tokens is None else min(most, speculation.max_draft_tokens)
-    tree = sequence.tree.cut(own)
-    return _shallow(tree, sequence.record.max_tokens - sequence.generated - 1)
+    own = bounds.max_draft_tokens
+    tree = sequence.tree.cut(most if own is None or own > most else own)
+    max_depth = record.max_tokens - sequence.generated - 1
+    return tree if len(tree.tokens) <= max_depth else _shallow(tree, max_depth)
 
 
 def _shallow(tree: Tree, max_depth: int) -> Tree:
     """Leave out the nodes deeper than `max_depth`."""
-    if len(tree) <= max_depth:
-        return tree
     return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)
 
 

@@ -63,21 +63,26 @@ def cut(
     more for each node, by tree: the worth of that time at the pace without nodes is subtracted from
     a node's survival when the best are picked.
     """
-    survival = [s for tree in trees for s in accumulate(tree.survival, min)]  # min: never a child before its parent
-    owners = [i for i, tree in enumerate(trees) for _ in tree.survival]
+    survival: list[float] = []
+    owners: list[int] = []
+    for i, tree in enumerate(trees):
+        survival += accumulate(tree.survival, min)  # never a child before its parent
+        owners += [i] * len(tree.survival)
     value, sequences = survival, len(trees) + other_sequences
     if any(row_s):
         pace = sequences / (costs.seconds(base_rows) + base_s)
         value = [s - pace * row_s[owner] for s, owner in zip(survival, owners, strict=True)]
     order = sorted(range(len(value)), key=value.__getitem__, reverse=True)  # stable, reverse too
     del order[max(0, max_rows - base_rows) :]
-    tokens = accumulate((survival[index] for index in order), initial=float(sequences))
+    tokens = accumulate(map(survival.__getitem__, order), initial=float(sequences))
     seconds = costs.span(base_rows, len(order) + 1)
     if base_s:
         nodes_s = (row_s[owners[index]] if row_s else 0.0 for index in order)
         seconds = [*map(add, seconds, accumulate(nodes_s, initial=base_s))]
     paces = list(map(truediv, tokens, seconds))
     best_n = paces.index(max(paces))
+    if best_n == len(owners):
+        return [len(tree.survival) for tree in trees]
     kept = [0] * len(trees)
     for index in order[:best_n]:
         kept[owners[index]] += 1

@@ -65,7 +65,7 @@ def _model(setting: Setting, weights: Weights, vocab_size: int, found: Figures) 
 @torch.inference_mode()
 def _step_ms(setting: Setting, runner: DeviceRunner, point: Point, vocab_size: int) -> float:
     works = works_of(runner, point, vocab_size)
-    replay = replay_of(runner, works, vocab_size)
+    replay = replay_of(runner, works)
     assert replay is not None
     ms = setting.device_ms(replay, times=REPLAYS)
     for work in works:

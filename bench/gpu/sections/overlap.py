@@ -118,7 +118,7 @@ def _step(runner: DeviceRunner, point: Point, vocab: int, stream: Any) -> Callab
     """Capture a step on this stream and return its replay."""
     with _on(stream):
         works = works_of(runner, point, vocab)
-        replay = replay_of(runner, works, vocab)
+        replay = replay_of(runner, works)
     assert replay is not None
     return replay
 

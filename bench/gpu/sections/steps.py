@@ -105,7 +105,7 @@ def _floors(setting: Setting, weights: Weights, point: Point) -> Figures:
 @torch.inference_mode()
 def _time(setting: Setting, runner: DeviceRunner, point: Point, line: Figures, vocab_size: int) -> None:
     works = works_of(runner, point, vocab_size)
-    replay = replay_of(runner, works, vocab_size)
+    replay = replay_of(runner, works)
     if replay is not None:
         line["gpu_ms"] = round(setting.device_ms(replay, times=REPLAYS), 4)
         line["gpu / floor"] = round(line["gpu_ms"] / line["floor_ms"], 3)
@@ -141,7 +141,7 @@ def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchE
     return works
 
 
-def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) -> Callable[[], None] | None:
+def replay_of(runner: DeviceRunner, works: list[BatchEntry]) -> Callable[[], None] | None:
     """Return the captured step that the runner takes for these batch entries, filled and sent; None
     without graphs."""
     table = runner.page_table
@@ -149,6 +149,6 @@ def replay_of(runner: DeviceRunner, works: list[BatchEntry], vocab_size: int) ->
     tier = runner._graphs.tier(layout.size(changes=len(table.changes))) if runner._graphs else None
     if tier is None:
         return None
-    fill(tier.arrays, layout, table.host, PAGE_TOKENS, vocab_size, table.changes)
+    fill(tier.arrays, layout, table.host, PAGE_TOKENS, table.limits, table.changes)
     table.launch(tier.arrays)
     return tier.replay

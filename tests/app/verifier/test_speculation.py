@@ -16,7 +16,8 @@ from app.stages.length.joint_controller import AFTER, FIRST, JointController
 from app.stages.route.drafter_pool import DrafterPool
 from app.stages.route.router import Router
 from app.state import MAX_NODES, Tree
-from app.verifier.speculation import FIRST_WAITS, MIN_WAIT_S, ROUND_TOKENS, DraftStrategies, Speculation
+from app.verifier.draft_waits import FIRST_WAITS, MIN_WAIT_S, ROUND_TOKENS
+from app.verifier.speculation import DraftStrategies, Speculation
 from tests import fakes
 from tests.app.verifier.parts import HandClock, message, parts, start
 from tests.fakes import VOCAB
@@ -514,6 +515,13 @@ def test_drafts_before_which_much_must_be_read_are_not_waited_for():
     assert other.due_s > NOW_S and own.drafters == ("small", "lookup"), "worth the wait"
 
 
+def test_a_sequence_that_no_model_drafts_for_goes_with_one_that_models_must_read():
+    one, reader = with_much_to_read()
+    other = start(one, "s", generated=1, speculation=SpeculationBounds(drafters=("lookup",)))
+    jobs = one.speculation.jobs([reader, other], [4, 4], Policy(), worth_s=1.0)
+    assert {(job.request_id, job.drafters) for job in jobs if job.to == "fuse"} == {("s", ("lookup",))}
+
+
 def answer(base, **changes):
     """Make the answer to the job at this length."""
     values = {"base": base, "survival": (0.9, 0.8), "confidence": {"small": 0.9}}
@@ -530,7 +538,7 @@ def test_while_drafters_read_a_sequence_others_draft_for_it():
     assert asked_of(one.speculation.jobs([sequence], [4], Policy(), worth_s=0.050)) == {("r", "small"): 1}
     one.speculation.receive(answer(201, confidence={"lookup": 0.9}, proposers=(("lookup",),) * 2))
     assert sequence.tree is not None
-    one.speculation.record_verdict(sequence, [1, 7])
+    one.speculation.record_verdicts([(sequence, [1, 7])])
     before = one.lengths.modes.with_models.of(sequence.record).survival(2)
     for token in range(5):
         sequence.kv.tokens += [token]
@@ -753,14 +761,14 @@ def test_no_model_gets_a_job_in_a_model_free_round():
     assert one.draft_costs.seconds(1, 3) == DraftCosts().seconds(1, 3), "what that took is no model's price"
     assert one.lengths.modes.model_free.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
     before = one.lengths.modes.with_models.of(sequence.record).survival(1)
-    one.speculation.record_verdict(sequence, [1, 7])
+    one.speculation.record_verdicts([(sequence, [1, 7])])
     assert one.lengths.modes.with_models.of(sequence.record).survival(1) == before
 
 
 def test_rounds_that_asked_models_are_counted():
     one = parts()
     sequence = start(one, "r", generated=0)
-    one.speculation.record_verdict(sequence, [2])
+    one.speculation.record_verdicts([(sequence, [2])])
     assert (one.stats.later_rounds, one.stats.model_rounds) == (0, 0), "the first token has no draft"
     sequence.kv.tokens.append(2)
     for arrives, is_model_free, counts in (
@@ -772,9 +780,9 @@ def test_rounds_that_asked_models_are_counted():
         one.speculation.jobs([sequence], [3], Policy(), is_model_free=is_model_free)
         if arrives is not None:
             one.speculation.receive(message(base=6, **arrives))
-        one.speculation.record_verdict(sequence, [1, 7])
+        one.speculation.record_verdicts([(sequence, [1, 7])])
         assert (one.stats.later_rounds, one.stats.model_rounds) == counts
-    one.speculation.record_verdict(sequence, [1])
+    one.speculation.record_verdicts([(sequence, [1])])
     report = one.stats.report(one.sequences.all())
     assert (report["later_rounds"], report["model_rounds"]) == (5, 2), "no drafter was asked for the last one"
 

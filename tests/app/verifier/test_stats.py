@@ -18,8 +18,8 @@ def test_a_verifier_reports_its_load():
     one.speculation.jobs([long], [2], Policy())
     clock.now_s += 0.25
     one.speculation.receive(message(base=32))
-    one.stats.record_verified(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])
-    one.stats.record_verified(Tree(), [])
+    one.stats.record_verified([(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])])
+    one.stats.record_verified([(Tree(), [])])
     load = VerifierLoad.model_validate(one.stats.report(one.sequences.all())["load"])
     assert (load.sequences, load.prompt_tokens, load.contexts) == (2, 7, (31,))
     assert load.step_s == pytest.approx(0.02 + 31 * 1.1e-5)

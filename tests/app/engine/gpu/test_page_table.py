@@ -36,7 +36,7 @@ class Runner(TabledRunner):
     """A runner that fills and sends the arrays of a tier, writes the page table, and computes nothing."""
 
     def __init__(self, *, pages: int, rows: int, tier: int = 64) -> None:
-        super().__init__(PagePool(pages, PAGE_TOKENS), PageTable(rows, LONGEST, PAGE_TOKENS, CPU), shares=True)
+        super().__init__(PagePool(pages, PAGE_TOKENS), PageTable(rows, LONGEST, PAGE_TOKENS, VOCAB, CPU), shares=True)
         one_layer = torch.zeros(1, pages, PAGE_TOKENS, 1, 1)
         self.moves = KVMoves(Pages(one_layer, one_layer))
         self.tier = tier_size(tier, LONGEST, CUT)
@@ -47,7 +47,7 @@ class Runner(TabledRunner):
         layout = layout_of(works, CUT, table.update(works))
         size = layout.size(len(self.moves.waiting), len(table.changes))
         self.arrays = self.in_tier if self.tier.holds(size) else Recorded(fields(size, PAGE_TOKENS), CPU)
-        fill(self.arrays, layout, table.host, PAGE_TOKENS, VOCAB, table.changes, self.moves.waiting)
+        fill(self.arrays, layout, table.host, PAGE_TOKENS, table.limits, table.changes, self.moves.waiting)
         table.launch(self.arrays)
         self.moves.waiting.clear()
         return layout
@@ -76,12 +76,14 @@ class Recorded(Arrays):
 def check(runner: Runner, layout: RowLayout) -> None:
     """Compare the device's table, and the slots that the rows were given, with the sequences' pages."""
     table = runner.page_table
-    for work, row, first in zip(layout.works, layout.table_rows, layout.firsts, strict=True):
+    first = 0
+    for work, row in zip(layout.works, layout.entries.table_rows, strict=True):
         pages = work.sequence.pages.tolist()
         assert table.device[row, : len(pages)].tolist() == table.host[row, : len(pages)].tolist() == pages
         slots = [pages[n // PAGE_TOKENS] * PAGE_TOKENS + n % PAGE_TOKENS for n in range(work.start, work_end(work))]
         assert runner.arrays.device["slots"][first : first + len(slots)].tolist() == slots
-    assert len(set(layout.table_rows.tolist())) == len(layout.works)
+        first += len(slots)
+    assert len(set(layout.entries.table_rows.tolist())) == len(layout.works)
 
 
 def work_end(work: BatchEntry) -> int:
@@ -199,4 +201,4 @@ def test_changes_of_a_step_that_failed_come_with_the_next() -> None:
     layout = layout_of([work], CUT, runner.page_table.update([work]))
     assert not runner.page_table.device.any() and len(runner.page_table.changes) == 2
     check(runner, runner.step([work]))
-    assert not runner.page_table.changes and layout.table_rows.tolist() == [0]
+    assert not runner.page_table.changes and layout.entries.table_rows.tolist() == [0]

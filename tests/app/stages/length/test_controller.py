@@ -57,7 +57,7 @@ def decide(lengths: LengthController, costs: StepCosts = COSTS) -> bool | None:
 
 def test_model_free_drafters_that_do_as_well_are_asked_alone(lengths):
     for _ in range(30):
-        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small", "lookup"), RIGHT, False)], ("lookup",))
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
     assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
     assert decide(lengths) is False, "to see what they would be worth"
@@ -69,11 +69,11 @@ def test_model_free_drafters_that_do_as_well_are_asked_alone(lengths):
     assert waits == [ASK_AFTER_STEPS, 0, ASK_AFTER_STEPS], "a trial has two rounds"
     lengths.modes.with_models.costs.update(1, 4, 0.0001)  # far less than before: it starts afresh
     for _ in range(30):
-        lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small"), RIGHT, False)], ("lookup",))
     assert decide(lengths) is False
     for _ in range(30):
         lengths.modes.with_models.costs.update(1, 4, 0.020)
-        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small", "lookup"), RIGHT, False)], ("lookup",))
     assert [decide(lengths) for _ in range(FULL_AFTER_ASKS)] == [True] * FULL_AFTER_ASKS
     assert decide(lengths) is False, "as soon as at first, since they gained meanwhile"
 
@@ -92,7 +92,7 @@ def test_prompts_cost_nothing_where_drafts_are_not_waited_for(lengths):
 
 def test_models_that_see_more_are_asked(lengths):
     for _ in range(30):
-        lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small"), RIGHT, False)], ("lookup",))
     assert [decide(lengths) for _ in range(50)] == [False] * 50
 
 
@@ -111,13 +111,13 @@ def test_a_half_drafts_only_for_more_than_both_halves_in_one_step_would_have(len
 
 def test_a_model_free_round_shows_nothing_of_models(lengths):
     before = lengths.modes.with_models.of(RECORD).survival(3)
-    lengths.modes.update(RECORD, tree("lookup"), WRONG, ("lookup",), is_model_free=True)
+    lengths.modes.update([(RECORD, tree("lookup"), WRONG, True)], ("lookup",))
     assert lengths.modes.with_models.of(RECORD).survival(3) == before
     assert lengths.modes.model_free.of(RECORD).survival(1) < LengthController().modes.model_free.of(RECORD).survival(1)
 
 
 def test_silent_model_free_drafters_count_as_wrong(lengths):
-    lengths.modes.update(RECORD, tree("small"), RIGHT, ("lookup",), is_model_free=False)
+    lengths.modes.update([(RECORD, tree("small"), RIGHT, False)], ("lookup",))
     assert lengths.modes.model_free.of(RECORD).survival(1) < LengthController().modes.model_free.of(RECORD).survival(1)
 
 
@@ -151,7 +151,7 @@ def test_no_draft_is_asked_where_none_pays_nor_decided_at_each_step(lengths, mon
 def test_a_forced_round_of_models_asks_for_as_much_as_pays(lengths):
     """Model-free drafters alone would gain more."""
     for _ in range(30):
-        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small", "lookup"), RIGHT, False)], ("lookup",))
     assert [decide(lengths) for _ in range(FIRST_FULL_ASKS)] == [False] * FIRST_FULL_ASKS
     assert [decide(lengths, StepCosts({1: 0.050, 2: 10.0})) for _ in range(ASK_AFTER_STEPS - 1)].count(None) == (
         ASK_AFTER_STEPS - 1
@@ -248,7 +248,7 @@ def test_what_drafters_that_run_ahead_gain_is_not_judged_by_what_drafts_took(len
     costs = StepCosts({1: 0.050, 64: 0.0505})
     for _ in range(30):
         lengths.modes.with_models.costs.update(1, 1, 0.200)
-        lengths.modes.update(RECORD, tree("small"), RIGHT, (), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small"), RIGHT, False)], ())
     full = [Candidate(lengths.modes.with_models.of(RECORD), 4)]
 
     def asked(gain: float, model_free: list[Candidate] | None = None) -> tuple[list[int], bool]:
@@ -273,7 +273,7 @@ def test_trials_of_models_take_a_small_part_of_the_time(read_s):
     lengths, steps, step_s, draft_s = LengthController(), 6000, COSTS.seconds(1), 0.250
     lengths.modes.with_models.costs.update(1, TRIAL_TOKENS, draft_s)
     for _ in range(30):
-        lengths.modes.update(RECORD, tree("small"), RIGHT, (), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small"), RIGHT, False)], ())
     candidate = Candidate(lengths.modes.with_models.of(RECORD), TRIAL_TOKENS, read_s)
     asked = [not lengths.is_quiet([RECORD]) and any(lengths.decide(batch_of([candidate])).depths) for _ in range(steps)]
     late = asked[steps // 3 :]  # the first ones come sooner, to find what pays
@@ -284,14 +284,14 @@ def test_trials_of_models_take_a_small_part_of_the_time(read_s):
 def test_a_wrong_draft_cost_of_models_is_corrected(lengths):
     """A frozen process makes drafting look dear; only drafting shows better, even where model-free drafters pay."""
     for _ in range(30):
-        lengths.modes.update(RECORD, tree("small", "lookup"), RIGHT, ("lookup",), is_model_free=False)
+        lengths.modes.update([(RECORD, tree("small", "lookup"), RIGHT, False)], ("lookup",))
         lengths.modes.with_models.costs.update(1, 4, 60.0)
     asked = [decide(lengths) for _ in range(LATEST_ASK_STEPS + FIRST_FULL_ASKS + 2)]
     assert asked.count(False) == TRIAL_ROUNDS and True in asked
     silent = LengthController()
     silent.modes.with_models.costs.update(1, 4, 60.0)
     for _ in range(30):
-        silent.modes.update(RECORD, tree("small"), WRONG, ("lookup",), is_model_free=False)
+        silent.modes.update([(RECORD, tree("small"), WRONG, False)], ("lookup",))
     asked = []
     while len(asked) < LATEST_ASK_STEPS + ASK_AFTER_STEPS:
         asked.append(None if silent.is_quiet([RECORD]) else decide(silent))

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.estimates.acceptance import FIRST_PROBE_ROUNDS, MAX_PROBE_ROUNDS, AcceptanceEstimate
 from app.estimates.draft_costs import DraftCosts
@@ -165,13 +166,13 @@ def test_a_probe_is_made_where_it_may_be_worth_its_price() -> None:
     (one,) = some(probing())
     assert probed(one, drafter(0.003))
     assert not probed(one, drafter(0.003), asked=3), "it asks anyway"
-    assert not probed(one._replace(limit=0), drafter(0.003)), "no drafter may draft for it"
-    assert not probed(one._replace(expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
+    assert not probed(replace(one, limit=0), drafter(0.003)), "no drafter may draft for it"
+    assert not probed(replace(one, expectation=learnt(0)), drafter(0.003)), "it asked a moment ago"
     assert not probed(one, drafter(1.0)), "the drafter is too slow for any gain"
     assert probed(one, drafter(0.008))
-    assert not probed(one._replace(remaining=3), drafter(0.008)), "too few tokens to come for it to pay"
-    assert not probed(one._replace(read_s=0.5), drafter(0.003)), "the drafter would have to read it first,"
-    assert probed(one._replace(read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
+    assert not probed(replace(one, remaining=3), drafter(0.008)), "too few tokens to come for it to pay"
+    assert not probed(replace(one, read_s=0.5), drafter(0.003)), "the drafter would have to read it first,"
+    assert probed(replace(one, read_s=0.5), drafter(0.003), share=0.0), "which costs nothing on another machine"
 
 
 def test_no_probe_is_made_where_the_best_drafts_gain_nothing() -> None:
@@ -184,10 +185,10 @@ def test_no_probe_is_made_where_the_best_drafts_gain_nothing() -> None:
 def test_unread_tokens_are_worth_reading_for_a_long_answer_only() -> None:
     unread = Candidate(learnt(4), 8, read_s=0.6)
     assert ask([unread], MEASURED, drafter(0.001))[0] > 0
-    assert ask([unread._replace(remaining=4)], MEASURED, drafter(0.001)) == [0]
-    assert ask([unread._replace(read_s=0.0, remaining=4)], MEASURED, drafter(0.001))[0] > 0
-    assert ask([unread._replace(read_s=100.0)], MEASURED, drafter(0.001)) == [0]
-    assert ask([unread._replace(remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
+    assert ask([replace(unread, remaining=4)], MEASURED, drafter(0.001)) == [0]
+    assert ask([replace(unread, read_s=0.0, remaining=4)], MEASURED, drafter(0.001))[0] > 0
+    assert ask([replace(unread, read_s=100.0)], MEASURED, drafter(0.001)) == [0]
+    assert ask([replace(unread, remaining=10**6)], MEASURED, drafter(0.001)) == ask([unread], MEASURED, drafter(0.001))
     assert unread.horizon == HORIZON_TOKENS // 2
 
 
@@ -273,7 +274,7 @@ def test_the_least_survival_is_where_one_more_token_neither_gains_nor_loses(dept
     assert hidden == pytest.approx(even(candidates, depths, drafts, 0.25), rel=0.02) and hidden < least
     between = least_survival(candidates, depths, LINEAR, DraftPrice(drafts, between_s=1.0))
     assert between < hidden, "the verifier reads prompts meanwhile in any case"
-    long = [c._replace(context=8000) for c in candidates]
+    long = [replace(c, context=8000) for c in candidates]
     costs = StepCosts({1: 0.030, 2: 0.0301, 64: 0.0363}, reading=Reading(1e-8, 1e-8))
     assert least_survival(long, depths, costs, DraftPrice(drafts)) > least, "each row reads the context"
 

@@ -1,0 +1,56 @@
+"""List attention's work on the entries of a step that have a given number of rows.
+
+`kernels.attention.work_list` says what an item is, and its `work_list` is the reference: the same numbers by two dozen
+calls of numpy, which take many times as long.
+"""
+
+import numpy as np
+
+from kernels.cpu.jit import entry
+from kernels.cpu.step_rows import Entries
+
+
+@entry
+def list_work(
+    entries: Entries, least: int, most: int, fold: int, tile_rows: int, split_keys: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Return the items (W, 4) of the entries of `least` to `most` rows, and by row of the step (T,) the slices of its
+    keys and their place among the parts, int32; and the number of parts.
+
+    fold: query heads of a key head; tile_rows: folded rows of a tile; split_keys: keys of a slice, 0: all keys are one.
+    """
+    size = len(entries.lengths)
+    tiles, slices = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    for b in range(size):
+        count = entries.lengths[b] + entries.nodes[b]
+        if least <= count <= most:
+            tiles[b] = -(-count * fold // tile_rows)
+            slices[b] = -(-(entries.starts[b] + count) // split_keys) if split_keys else 1
+    items = np.empty(((tiles * slices).sum(), 4), np.int32)
+    of_rows, place = np.zeros(len(entries.ids), np.int32), np.zeros(len(entries.ids), np.int32)
+    item, row, parts = 0, 0, 0
+    for b in range(size):
+        for within in range(tiles[b] * slices[b]):
+            items[item, 0], items[item, 3] = b, entries.table_rows[b]
+            items[item, 1], items[item, 2] = within // tiles[b], within % tiles[b]
+            item += 1
+        for _ in range(entries.lengths[b] + entries.nodes[b]):
+            of_rows[row], place[row] = slices[b], parts
+            parts += slices[b] if slices[b] > 1 else 0
+            row += 1
+    return items, of_rows, place, parts
+
+
+@entry
+def write_work(
+    items: np.ndarray,
+    slices: np.ndarray,
+    place: np.ndarray,
+    all_items: np.ndarray,
+    all_slices: np.ndarray,
+    all_place: np.ndarray,
+) -> None:
+    """Write a list to the front of arrays with as much room or more; the rest is 0."""
+    count, rows = len(items), len(slices)
+    all_items[:count], all_slices[:rows], all_place[:rows] = items, slices, place
+    all_items[count:], all_slices[rows:], all_place[rows:] = 0, 0, 0
