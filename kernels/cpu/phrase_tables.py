@@ -15,16 +15,14 @@ MULTIPLIER = 0x9E3779B97F4A7C15  # of the rolling hash; odd, so that no token is
 
 
 class PhraseTables(NamedTuple):
-    """Next tokens of n-grams of all sizes in DOUBT; gram i's are `first[i] ... first[i + 1] - 1`, the most frequent
-    first."""
+    """Next tokens of n-grams of all sizes in DOUBT; gram i's are rows `sightings[i, 0] ... sightings[i + 1, 0] - 1`,
+    the most frequent first. What is read together lies together: memory takes most of a look-up's time."""
 
     buckets: np.ndarray  # (sizes, B + 1) int64, sizes as in DOUBT: where grams of the same highest bits begin
     shift: int  # that leaves a gram's highest bits, so that a look-up touches little memory that is not cached
     grams: np.ndarray  # (G,) uint64 hashes without the bits that a token's id takes, ascending by size
-    first: np.ndarray  # (G + 1,) int64
-    totals: np.ndarray  # (G,) int64 sightings, of all next tokens
-    tokens: np.ndarray  # (R,) int32
-    counts: np.ndarray  # (R,) int32
+    sightings: np.ndarray  # (G + 1, 2) int64: the first row, and how often any next token was seen
+    following: np.ndarray  # (R, 2) int32: a next token, and how often it was seen
     bits: int  # that a token's id takes
 
 
@@ -38,7 +36,8 @@ def phrase_tables(ids: np.ndarray, vocab_size: int) -> PhraseTables:
     starts = np.arange(2**high + 1).astype(np.uint64) << np.uint64(shift)
     begin = np.cumsum([0, *(len(one[0]) for one in of_sizes)])
     buckets = np.stack([at + one[0].searchsorted(starts) for at, one in zip(begin, of_sizes, strict=False)])
-    return PhraseTables(buckets, shift, grams, np.append(0, np.cumsum(sightings)), totals, tokens, counts, bits)
+    rows = np.stack([np.append(0, np.cumsum(sightings)), np.append(totals, 0)], axis=1)
+    return PhraseTables(buckets, shift, grams, rows, np.stack([tokens, counts], axis=1), bits)
 
 
 def write_tables(tables: PhraseTables, folder: Path) -> None:
@@ -56,12 +55,14 @@ def read_tables(folder: Path) -> PhraseTables:
         name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in PhraseTables._fields
     }
     tables = PhraseTables(**found)._replace(shift=int(found["shift"]), bits=int(found["bits"]))
-    buckets, first, grams = tables.buckets, tables.first, len(tables.grams)
+    buckets, grams = tables.buckets, len(tables.grams)
+    has_rows = tables.sightings.shape == (grams + 1, 2) and tables.following.shape[1:] == (2,)
+    first = tables.sightings[:, 0] if has_rows else np.zeros(0)
     is_whole = (
         0 <= tables.shift < 64
         and buckets.shape == (len(DOUBT), 2 ** max(0, 64 - tables.bits - tables.shift) + 1)
-        and len(first) == len(tables.totals) + 1 == grams + 1
-        and len(tables.tokens) == len(tables.counts) == first[-1]
+        and has_rows
+        and len(tables.following) == first[-1]
         and first[0] == buckets[0, 0] == 0
         and buckets.max() <= grams
         and bool((np.diff(first) >= 0).all())
