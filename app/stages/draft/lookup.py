@@ -8,13 +8,15 @@ token is followed by the same token in 20 % of cases only, of two in 52 %, of ei
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from app.messages import Draft
-from app.stages.draft.protocol import Context, draft_of
+from app.stages.draft.protocol import Context
 
-SIZES = (8, 4, 2)  # n-gram sizes of the heads, longest first
+SIZES = (8, 4, 2)  # n-gram sizes of the heads, longest first, each twice the next
 LONGEST = 24  # longer matches count as this long
-FOLLOWED = (0.0, 0.2, 0.52, 0.62, 0.66, 0.72, 0.76, 0.8, 0.82, 0.84, 0.86, 0.87, 0.88, 0.89, 0.9, 0.91)
+FOLLOWED = [0.0, 0.2, 0.52, 0.62, 0.66, 0.72, 0.76, 0.8, 0.82, 0.84, 0.86, 0.87, 0.88, 0.89, 0.9, 0.91]
+FOLLOWED += [min(0.98, 0.91 + 0.008 * more) for more in range(LONGEST + 1 - len(FOLLOWED))]  # by length of the match
 PRIOR_WEIGHT = 6.0  # observations the wider rate counts for in the narrower one
 WINDOW = 512.0  # observations after which the old ones fade
 
@@ -31,8 +33,17 @@ class Lookup:
         self._rates = _Rates(None)
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
-        drafts = (self._draft(context) for context in contexts if context.max_draft_tokens > 0)
-        return [draft for draft in drafts if draft is not None]
+        drafts: list[Draft] = []
+        for context in contexts:
+            count, tokens = context.max_draft_tokens, context.tokens
+            if count <= 0:
+                continue
+            index = self._index(context)
+            if index.match_length:
+                found = _copy(tokens, index.match, count)
+                chances = index.rates.chances(index.match_length, count)
+                drafts.append(Draft(context.request_id, len(tokens), self.name, found, tuple(range(count)), chances))
+        return drafts
 
     def update(self, context: Context) -> None:
         self._index(context)
@@ -41,105 +52,121 @@ class Lookup:
         index = self._indexes.pop(request_id, None)
         self._indexed_tokens -= index.length if index else 0
 
-    def _draft(self, context: Context) -> Draft | None:
-        index = self._index(context)
-        position, length = index.match
-        if length < SIZES[-1]:
-            return None
-        tokens = _copy(context.tokens, position, context.max_draft_tokens)
-        confidences = (index.rates.rate(length + depth) for depth in range(len(tokens)))
-        return draft_of(self.name, context, tokens, range(len(tokens)), confidences)
-
     def _index(self, context: Context) -> "_Index":
-        index = self._indexes.get(context.request_id)
-        if index is None or not index.is_prefix_of(context.tokens):
+        """Return the index of a sequence, grown by its new tokens."""
+        tokens, indexes = context.tokens, self._indexes
+        index = indexes.get(context.request_id)
+        if index is None or not index.is_prefix_of(tokens):
             self.remove(context.request_id)
-            index = self._indexes[context.request_id] = _Index(self._rates)
-        self._indexes.move_to_end(context.request_id)
-        self._indexed_tokens += len(context.tokens) - index.length
-        index.grow(context.tokens)
-        while self._indexed_tokens > self._max_tokens and len(self._indexes) > 1:
-            self.remove(next(iter(self._indexes)))
+            index = indexes[context.request_id] = _Index(self._rates)
+        indexes.move_to_end(context.request_id)
+        if len(tokens) > index.length:
+            self._indexed_tokens += len(tokens) - index.length
+            index.grow(tokens)
+        while self._indexed_tokens > self._max_tokens and len(indexes) > 1:
+            self.remove(next(iter(indexes)))
         return index
 
 
 class _Index:
     """An index of one sequence: the last place after each n-gram, and how often its matches were followed."""
 
-    __slots__ = ("_heads", "_last", "length", "match", "rates")
+    __slots__ = ("_heads", "_last", "length", "match", "match_length", "rates")
 
     def __init__(self, rates: "_Rates") -> None:
         self.length = 0
         self.rates = _Rates(rates)
-        self._last: tuple[int, ...] = ()  # the last tokens indexed: notices a sequence that changed
-        self._heads: dict[int, dict[int, int]] = {size: {} for size in SIZES}  # n-gram hash -> position after it
-        self.match = (0, 0)  # at the end of the indexed tokens: position it continues at, length
+        self._last: list[int] = []  # the last tokens indexed: notices a sequence that changed
+        self._heads: dict[int, int] = {}  # n-gram hash -> position after it
+        self.match = 0  # at the end of the indexed tokens: the position it continues at
+        self.match_length = 0  # 0: there is none
 
     def is_prefix_of(self, tokens: list[int]) -> bool:
-        return tuple(tokens[max(0, self.length - LONGEST) : self.length]) == self._last
+        """Compare the last tokens."""
+        return tokens[max(0, self.length - LONGEST) : self.length] == self._last
 
     def grow(self, tokens: list[int]) -> None:
-        if len(tokens) == self.length:
-            return
-        self._score(tokens)
-        for size, heads in self._heads.items():
-            start = max(self.length, size)
-            if start >= len(tokens):
-                continue
-            grams = zip(*(tokens[start - size + i : len(tokens) - size + i] for i in range(size)), strict=True)
-            heads.update(zip(map(hash, grams), range(start, len(tokens)), strict=True))
+        """Index the tokens that came, and look for the last ones."""
+        if self.match_length:
+            self._score(tokens)
+        grams = self._enter(tokens)
         self.length = len(tokens)
-        self._last = tuple(tokens[-LONGEST:])
-        self.match = self._longest(tokens)
+        self._last = tokens[-LONGEST:]
+        self._find(tokens, grams)
+
+    def _enter(self, tokens: list[int]) -> list[int]:
+        """Enter the places after the new n-grams; return the hashes of those at the end, the longest first.
+
+        An n-gram is a pair of halves, which are n-grams themselves.
+        """
+        end, begun = len(tokens), max(0, self.length - SIZES[0])
+        grams: list[Any] = tokens[begun:]
+        at_end: list[int] = []
+        for size in reversed(SIZES):
+            grams = [*zip(grams, grams[size // 2 :], strict=False)]
+            if not grams:
+                break
+            first = max(self.length, begun + size)  # the first place after a new one
+            hashes = [*map(hash, grams[first - begun - size :])]
+            self._heads.update(zip(hashes, range(first, end), strict=False))  # after the last one is nothing yet
+            at_end.append(hashes[-1])
+        return at_end[::-1]
 
     def _score(self, tokens: list[int]) -> None:
         """Count whether the match at the old end was followed, token by token up to the first that was not."""
-        position, length = self.match
-        for token in tokens[self.length :] if length else ():
+        position, length = self.match, self.match_length
+        for token in tokens[self.length :]:
             is_followed = tokens[position] == token
             self.rates.count(length, is_followed)
             if not is_followed:
                 return
             position, length = position + 1, length + 1
 
-    def _longest(self, tokens: list[int]) -> tuple[int, int]:
-        best, best_length = 0, 0
-        for size in SIZES:
-            position = self._heads[size].get(hash(tuple(tokens[-size:]))) if len(tokens) >= size else None
-            if position is not None and position != best:
-                length = _common(tokens, position)
-                if length > best_length or (length == best_length and position > best):
-                    best, best_length = position, length
-        return best, best_length
+    def _find(self, tokens: list[int], grams: list[int]) -> None:
+        """Find the longest match of the end, of equal ones the last; `grams`: at the end, the longest first.
+
+        The last place of a long n-gram matches for longer than a later one of a short n-gram: else that
+        were the long one's last place.
+        """
+        heads = self._heads
+        for gram in grams:
+            position = heads.get(gram)
+            if position is not None and (length := _common(tokens, position)) >= SIZES[-1]:
+                self.match, self.match_length = position, length
+                return
+        self.match_length = 0
 
 
 class _Rates:
     """The share of matches that were followed, by length; little evidence is filled up from the wider rates."""
 
-    __slots__ = ("_counts", "_wider")
+    __slots__ = ("_followed", "_seen", "_wider")
 
     def __init__(self, wider: "_Rates | None") -> None:
         self._wider = wider
-        self._counts: dict[int, list[float]] = {}  # match length -> [followed, all]
+        self._followed = [0.0] * (LONGEST + 1)  # by length of the match
+        self._seen = [0.0] * (LONGEST + 1)
 
-    def rate(self, length: int) -> float:
-        length = min(length, LONGEST)
-        prior = self._wider.rate(length) if self._wider else _followed(length)
-        followed, seen = self._counts.get(length, (0.0, 0.0))
-        return (followed + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
+    def chances(self, length: int, count: int) -> tuple[float, ...]:
+        """Return the chances of `count` tokens after a match of this length, each if those before are right."""
+        followed, seen = self._followed, self._seen
+        found: list[float] = []
+        for longer in range(length, length + count):
+            size = min(longer, LONGEST)
+            prior = self._wider.chances(size, 1)[0] if self._wider else FOLLOWED[size]
+            found.append((followed[size] + PRIOR_WEIGHT * prior) / (seen[size] + PRIOR_WEIGHT))
+        return tuple(found)
 
     def count(self, length: int, is_followed: bool) -> None:
-        count = self._counts.setdefault(min(length, LONGEST), [0.0, 0.0])
-        if count[1] >= WINDOW:
-            count[:] = [count[0] / 2, count[1] / 2]
-        count[0] += is_followed
-        count[1] += 1.0
+        """Count that a match of this length was followed or not."""
+        size = min(length, LONGEST)
+        if self._seen[size] >= WINDOW:
+            self._seen[size] /= 2
+            self._followed[size] /= 2
+        self._followed[size] += is_followed
+        self._seen[size] += 1.0
         if self._wider:
             self._wider.count(length, is_followed)
-
-
-def _followed(length: int) -> float:
-    return FOLLOWED[length] if length < len(FOLLOWED) else min(0.98, 0.91 + 0.008 * (length - len(FOLLOWED)))
 
 
 def _common(tokens: list[int], position: int) -> int:
@@ -154,5 +181,6 @@ def _common(tokens: list[int], position: int) -> int:
 def _copy(tokens: list[int], position: int, count: int) -> tuple[int, ...]:
     """Copy `count` tokens from `position` on; a match that runs into the end repeats its period."""
     copied = tokens[position : position + count]
-    period = len(copied)
-    return tuple(copied[i % period] for i in range(count)) if copied else ()
+    while len(copied) < count:
+        copied += copied[: count - len(copied)]
+    return tuple(copied)
