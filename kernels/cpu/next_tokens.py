@@ -8,18 +8,29 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.cpu.jit import kernel
-from kernels.cpu.phrase_tables import DOUBT, LONGEST, MULTIPLIER, PhraseTables
+from kernels.cpu.phrase_tables import (
+    CONSIDERED,
+    DOUBT,
+    KEPT_SHIFT,
+    LONGEST,
+    MOST_SEEN,
+    MULTIPLIER,
+    SEEN_SHIFT,
+    SIZE_BITS,
+    WHICH,
+    PhraseTables,
+)
 
 OWN = 10.0
 HERE = 2.0
 MAX_CHILDREN = 4  # of a node
-CONSIDERED = 8  # the most frequent next tokens of an n-gram in the tables
 LITTLE = 0.02  # weight left below which shorter n-grams are not looked up
 MAX_PLACES = 32  # of a token in the own text: the latest
 
 _SIZES, _WEIGHTS = np.array([*DOUBT]), np.array([*DOUBT.values()])
 _MOST = len(DOUBT) * CONSIDERED + MAX_PLACES  # next tokens after one context
 _MULTIPLIER, _ONE, _WORD = np.uint64(MULTIPLIER), np.uint64(1), np.int64(63)
+_SIZE_SHIFT, _HALF = np.uint64(64 - SIZE_BITS), np.uint64(32)
 
 
 class OwnText(NamedTuple):
@@ -36,7 +47,7 @@ class Found(NamedTuple):
 
     tokens: np.ndarray  # (_MOST,) int64: next tokens
     chances: np.ndarray  # (_MOST,) float64: theirs
-    grams: np.ndarray  # (sizes,) int64: the tables' grams that end the context
+    grams: np.ndarray  # (sizes,) int64: what the tables say of the grams that end the context; 0 of an unknown one
     places: np.ndarray  # (MAX_PLACES,) int64: where the own text goes on after the context's last token
     lengths: np.ndarray  # (MAX_PLACES,) int64: how many of the context's last tokens match there
 
@@ -71,14 +82,16 @@ def next_tokens(tables: PhraseTables, own: OwnText, path: np.ndarray, known: int
         here = 0
         for i in range(sightings):
             here += lengths[i] >= size
-        total = 0 if gram < 0 else tables.sightings[gram, 1]
+        total = gram >> SEEN_SHIFT & MOST_SEEN
         whole = total + OWN * here
         if whole == 0.0:
             continue
         one = left / (whole + doubt)
-        if gram >= 0:
-            first = tables.sightings[gram, 0]
-            for row in range(first, min(tables.sightings[gram + 1, 0], first + CONSIDERED)):
+        kept, which = gram >> KEPT_SHIFT, gram & WHICH
+        if kept == 1:
+            count = add_chance(found, chances, count, which, one * total)
+        else:
+            for row in range(which, which + kept):
                 token, seen = tables.following[row, 0], tables.following[row, 1]
                 count = add_chance(found, chances, count, token, one * seen)
         for i in range(sightings):
@@ -92,11 +105,11 @@ def next_tokens(tables: PhraseTables, own: OwnText, path: np.ndarray, known: int
 
 @kernel
 def find_grams(tables: PhraseTables, path: np.ndarray, known: int, grams: np.ndarray) -> None:
-    """Write the places of the grams of each size that end a path; -1 for an unknown one.
+    """Write what the tables say of the grams of each size that end a path; 0 of an unknown one.
 
     A gram that the store does not know ends no longer one that it knows: the shortest is looked for first.
     """
-    grams[:] = -1
+    grams[:] = 0
     value, size = np.uint64(0), 0
     for at in range(len(_SIZES) - 1, -1, -1):
         if _SIZES[at] > known:
@@ -104,8 +117,8 @@ def find_grams(tables: PhraseTables, path: np.ndarray, known: int, grams: np.nda
         while size < _SIZES[at]:
             size += 1
             value = (value + np.uint64(path[LONGEST - size]) + _ONE) * _MULTIPLIER
-        grams[at] = find(tables, at, value >> np.uint64(tables.bits))
-        if grams[at] < 0:
+        grams[at] = find(tables, at, value)
+        if grams[at] == 0:
             return
 
 
@@ -135,18 +148,15 @@ def own_sightings(own: OwnText, path: np.ndarray, known: int, places: np.ndarray
 
 
 @kernel
-def find(tables: PhraseTables, at: int, key: np.uint64) -> int:
-    """Return the place of a gram of the size `at`; -1 for an unknown one."""
-    bucket = np.int64(key >> np.uint64(tables.shift))
-    low, end = tables.buckets[at, bucket], tables.buckets[at, bucket + 1]
-    high = end
-    while low < high:
-        middle = (low + high) // 2
-        if tables.grams[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < end and tables.grams[low] == key else -1
+def find(tables: PhraseTables, at: int, hashed: np.uint64) -> int:
+    """Return what the tables say of a gram of the size `at`, by its hash; 0 for an unknown one."""
+    key = hashed >> np.uint64(tables.bits) | np.uint64(at) << _SIZE_SHIFT
+    slot = np.int64((hashed >> _HALF) * np.uint64(tables.homes) >> _HALF)
+    while tables.slots[slot, 1] != 0:
+        if tables.slots[slot, 0] == key:
+            return np.int64(tables.slots[slot, 1])
+        slot += 1
+    return 0
 
 
 @kernel

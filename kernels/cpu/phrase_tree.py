@@ -16,7 +16,6 @@ import numpy as np
 
 from kernels.cpu.jit import entry, kernel
 from kernels.cpu.next_tokens import (
-    CONSIDERED,
     HERE,
     LITTLE,
     MAX_CHILDREN,
@@ -27,7 +26,17 @@ from kernels.cpu.next_tokens import (
     next_tokens,
     room_for_next,
 )
-from kernels.cpu.phrase_tables import DOUBT, LONGEST, MULTIPLIER, PhraseTables
+from kernels.cpu.phrase_tables import (
+    DOUBT,
+    KEPT_SHIFT,
+    LONGEST,
+    MOST_SEEN,
+    MULTIPLIER,
+    SEEN_SHIFT,
+    SIZE_BITS,
+    WHICH,
+    PhraseTables,
+)
 
 MIN_SURVIVAL = 0.03  # below it a guess is not worth a row of any verifier
 MAX_NODES = 64
@@ -90,19 +99,19 @@ def phrase_tree_reference(
         for at, (size, doubt) in enumerate(DOUBT.items()):
             if size > len(context):
                 continue
-            low, end = tables.buckets[at, 0], tables.buckets[at, -1]
-            key = np.uint64(hashes(context)[size] >> tables.bits)
-            i = low + tables.grams[low:end].searchsorted(key)
-            known = i < end and tables.grams[i] == key
-            first, last = tables.sightings[i : i + 2, 0].tolist() if known else (0, 0)
+            key = hashes(context)[size] >> tables.bits | at << 64 - SIZE_BITS
+            same = tables.slots[tables.slots[:, 0] == key, 1].tolist()
+            number = max(same, default=0)  # of an empty slot 0
+            total, kept, which = number >> SEEN_SHIFT & MOST_SEEN, number >> KEPT_SHIFT, number & WHICH
+            in_store = [(which, total)] if kept == 1 else tables.following[which : which + kept].tolist()
             here = [
                 text[j + 1] for j in places if j + 1 >= size and list(text[j + 1 - size : j + 1]) == context[-size:]
             ]
-            whole = (tables.sightings[i, 1] if known else 0) + OWN * len(here)
+            whole = total + OWN * len(here)
             if not whole:
                 continue
             one = left / (whole + doubt)
-            for token, count in tables.following[first : min(last, first + CONSIDERED)].tolist():
+            for token, count in in_store:
                 found[token] = found.get(token, 0.0) + one * count
             for token in here:
                 found[token] = found.get(token, 0.0) + one * OWN

@@ -186,6 +186,6 @@ def test_tables_that_cannot_be_kept_are_made_all_the_same(tmp_path, caplog):
     assert "cannot be kept" in caplog.text
     (tmp_path / "kept").unlink()
     load_phrases(tmp_path, VOCAB, tmp_path / "kept")
-    for file in (tmp_path / "kept").rglob("grams.npy"):
+    for file in (tmp_path / "kept").rglob("slots.npy"):
         file.write_bytes(b"")
     assert load_phrases(tmp_path, VOCAB, tmp_path / "kept").draft([context([1, 2])])
