@@ -154,7 +154,7 @@ def find(tables: PhraseTables, at: int, hashed: np.uint64) -> int:
     slot = np.int64((hashed >> _HALF) * np.uint64(tables.homes) >> _HALF)
     while tables.slots[slot, 1] != 0:
         if tables.slots[slot, 0] == key:
-            return np.int64(tables.slots[slot, 1])
+            return int(np.int64(tables.slots[slot, 1]))
         slot += 1
     return 0
 

@@ -13,7 +13,7 @@ import logging
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import numpy as np
 from app.errors import ModelRefused
 from app.messages import Draft
 from app.stages.draft.protocol import Context, draft_of
+from app.stages.draft.text_rows import TextRows
 from kernels.cpu.phrase_tables import LONGEST, MADE_BY, PhraseTables, phrase_tables, read_tables, write_tables
 from kernels.cpu.phrase_tree import MAX_NODES, OwnTexts, phrase_trees, room
 
@@ -40,7 +41,11 @@ class Phrases:
         """Draft from the tables of a store, for a target of so many tokens."""
         self._tables = tables
         self._own_text: OrderedDict[str, _OwnText] = OrderedDict()  # by request, the one drafted for last at the end
-        self._rows = _Rows(vocab_size // 64 + 1)
+        rows, words = 8, vocab_size // 64 + 1
+        empty = OwnTexts(
+            np.zeros((rows, 512), np.int32), np.zeros((rows, words), np.uint64), np.zeros((rows, 2), np.int64)
+        )
+        self._rows = TextRows(empty)
         self._grown([], [])  # compiles, before it is urgent
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
@@ -49,7 +54,7 @@ class Phrases:
             return []
         asked: list[tuple[int, int, int]] = []
         fresh: list[int] = []
-        left: list[_OwnText] = []  # texts whose rows are free once the batch is drafted for
+        left: list[int] = []  # rows that are free once the batch is drafted for
         for context in wanted:
             row, new = self._read(context, left)
             asked.append((row, len(new), min(context.max_draft_tokens, MAX_NODES)))
@@ -62,7 +67,7 @@ class Phrases:
                 drafts.append(draft_of(self.name, context, *found))
             begun = end
         while len(self._own_text) > MAX_REQUESTS:
-            left.append(self._own_text.popitem(last=False)[1])
+            left.append(self._own_text.popitem(last=False)[1].row)
         self._rows.free(left)
         return drafts
 
@@ -72,23 +77,32 @@ class Phrases:
     def remove(self, request_id: str) -> None:
         own = self._own_text.pop(request_id, None)
         if own is not None:
-            self._rows.free([own])
+            self._rows.free([own.row])
 
-    def _read(self, context: Context, left: list["_OwnText"]) -> tuple[int, list[int]]:
+    def _read(self, context: Context, left: list[int]) -> tuple[int, list[int]]:
         """Return the row of a request's own text, and the tokens that came since it was read."""
         tokens = context.tokens
         own = self._own_text.get(context.request_id)
         if own is not None and tokens[max(0, own.end - LONGEST) : own.end] != own.last:
-            left.append(self._own_text.pop(context.request_id))  # a request taken up anew may have other tokens
+            left.append(self._own_text.pop(context.request_id).row)  # a request taken up anew may have other tokens
             own = None
         if own is None:
-            own = self._own_text[context.request_id] = self._rows.take(len(tokens))
+            own = self._own_text[context.request_id] = self._empty(len(tokens))
         else:
             self._own_text.move_to_end(context.request_id)
         fresh = tokens[own.end :]
         own.end, own.last = len(tokens), tokens[-LONGEST:]
         self._rows.reserve(own.end - own.before)
         return own.row, fresh
+
+    def _empty(self, length: int) -> "_OwnText":
+        """Begin the own text of a sequence of so many tokens."""
+        row, texts = self._rows.take(), self._rows.texts
+        first = max(0, length - MAX_TOKENS)
+        before = max(0, first - LONGEST)
+        texts.seen[row] = 0
+        texts.spans[row] = first - before, 0
+        return _OwnText(row, before)
 
     def _grown(
         self, asked: list[tuple[int, int, int]], fresh: list[int]
@@ -116,46 +130,6 @@ class _OwnText:
         self.before = before  # tokens that the row leaves out
         self.end = before  # up to here the row has the tokens
         self.last: list[int] = []  # of those, LONGEST at most: a request may come back with others
-
-
-class _Rows:
-    """The memory of own texts: a row each, as the kernel reads them."""
-
-    def __init__(self, words: int) -> None:
-        """Begin with few rows; `words`: of 64 bits, for the vocabulary."""
-        self.texts = OwnTexts(np.zeros((8, 512), np.int32), np.zeros((8, words), np.uint64), np.zeros((8, 2), np.int64))
-        self._free = [*range(8)]
-
-    def take(self, length: int) -> _OwnText:
-        """Return an empty row for a text of so many tokens."""
-        texts = self.texts
-        if not self._free:
-            held = len(texts.spans)
-            self._free = [*range(held, 2 * held)]
-            self.texts = texts = OwnTexts(*(_larger(values, (2 * held, values.shape[1])) for values in texts))
-        row = self._free.pop()
-        first = max(0, length - MAX_TOKENS)
-        before = max(0, first - LONGEST)
-        texts.seen[row] = 0
-        texts.spans[row] = first - before, 0
-        return _OwnText(row, before)
-
-    def reserve(self, length: int) -> None:
-        """Make room for texts of so many tokens."""
-        tokens = self.texts.tokens
-        if length > tokens.shape[1]:
-            self.texts = self.texts._replace(tokens=_larger(tokens, (len(tokens), 2 * length)))
-
-    def free(self, texts: Iterable[_OwnText]) -> None:
-        """Take back the rows of texts that are not asked for any more."""
-        self._free += [own.row for own in texts]
-
-
-def _larger(values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Copy an array into a larger one; memory that is not written to takes none."""
-    larger = np.zeros(shape, values.dtype)
-    larger[: values.shape[0], : values.shape[1]] = values
-    return larger
 
 
 def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phrases:
