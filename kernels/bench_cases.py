@@ -28,7 +28,7 @@ from kernels.cpu.jit import entry
 from kernels.cpu.likelier import COUNTERS, PIECE, Count, count_likelier, likelier_reference
 from kernels.cpu.merged_trees import Drafts, merged_tree_reference, merged_trees
 from kernels.cpu.phrase_tables import phrase_tables
-from kernels.cpu.phrase_tree import OwnText, phrase_tree, phrase_tree_reference, room
+from kernels.cpu.phrase_tree import OwnTexts, phrase_tree_reference, phrase_trees, room
 from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_stored
 from kernels.cpu.products.packed_linear import PackedLinear, packed_linear_reference
@@ -141,16 +141,17 @@ def _cpu_phrase_tree() -> Case:
     dice, vocab = np.random.default_rng(1), 49152
     sentences = dice.integers(0, vocab, (2000, 10))
     tables, text = phrase_tables(sentences[dice.integers(0, 2000, 20000)].ravel(), vocab), sentences[:40].ravel()
-    own = OwnText(text.astype(np.int32), np.zeros(vocab // 64 + 1, np.uint64), 0, 0, len(text))
-    listed = text.tolist()
+    listed, fresh = text.tolist(), text.astype(np.int32)
+    tokens, seen = np.empty((1, len(text)), np.int32), np.zeros((1, vocab // 64 + 1), np.uint64)
+    asked = np.array([[0, len(text), 8]])
 
     def reference() -> torch.Tensor:
         return torch.tensor(phrase_tree_reference(tables, listed, 0, 8))
 
     def run() -> torch.Tensor:
-        out = room()
-        count = phrase_tree(tables, own, 8, out)
-        return torch.from_numpy(np.stack(out, 1)[:count])
+        out = room(1, 8)
+        phrase_trees(tables, OwnTexts(tokens, seen, np.zeros((1, 2), np.int64)), asked, fresh, out)
+        return torch.from_numpy(np.column_stack([out.nodes, out.chances])[: out.ends[0]])
 
     return Case("phrase_tree", "8 nodes", reference, CPU, run)
 

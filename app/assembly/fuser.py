@@ -12,12 +12,12 @@ from app.drafter.replicas import Own, fetcher, none_here
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder
 from app.errors import ModelRefused
-from app.estimates.calibration import Calibration, RawConfidence
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
 if TYPE_CHECKING:
+    from app.estimates.calibration import Calibration
     from app.fuser.fuser import Fuser
     from app.stages.draft.phrases import Phrases
 
@@ -38,8 +38,10 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: 
     return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings), own)
 
 
-def calibration(settings: Settings) -> Calibration:
+def calibration(settings: Settings) -> "Calibration":
     """Make a calibration of drafters, or one that takes their confidence as it is."""
+    from app.estimates.calibration import Calibration, RawConfidence  # numba, as above
+
     return Calibration() if plan_of(settings).calibration else RawConfidence()
 
 

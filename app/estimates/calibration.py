@@ -1,10 +1,6 @@
 """Calibrate drafters: map the confidence that one gives to the share of its tokens that are right.
 
-Confidences and committed tokens go in, chances come out. Each drafter has ten bins of confidence;
-a bin keeps, with exponential forgetting, how far the truth lay above the confidence. The calibrated
-value is the confidence plus that error, interpolated between the bins' centres and pulled to the
-confidence itself (identity) while there is little evidence. Cheap enough for every node.
-
+Confidences and committed tokens go in, chances come out (`kernels.cpu.drafts.confidence_sums` has the formula).
 All of it is decaying sums, so that several fusers learn one map together and a restarted one goes
 on from it (`app.store.shared_stats`): beside the stored part, each sum keeps what was added since
 and the share of the stored part that is left. One thread updates; another may call `changes` and
@@ -12,21 +8,32 @@ and the share of the stored part that is left. One thread updates; another may c
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
 
 from app.messages import Draft
-from app.state import Change, Tree
+from app.state import Change
+from kernels.cpu.drafts.confidence_sums import (
+    BINS,
+    CALIBRATED,
+    KEPT,
+    NO_GUESS,
+    OBSERVED,
+    RAW,
+    SIZE,
+    UNKNOWN,
+    WEIGHT,
+    JudgedDrafts,
+    calibrated,
+    fresh_sums,
+    learn,
+)
 
-BINS = 10
-SIZE = 2 * BINS + 2 * 3 * BINS + 1  # numbers in a drafter's vector of sums
-PRIOR_WEIGHT = 8.0  # observations the identity counts for in a bin
-DECAY = 0.995  # of a bin's past at each new observation in it: a memory of about 200
-REPORT_GROWTH = 1.001  # of an observation's weight in a report: a memory of about 1000 over all bins
-FLOOR = 0.001  # nothing is certain: calibrated values lie in [FLOOR, 1 - FLOOR]
-_CEILING = 1.0 - FLOOR
 GROUP = "calibration"  # of the store's sums
 MAX_DRAFTERS = 256  # names come from drafts, which are not trusted; beyond this new ones stay uncalibrated
+Judged = tuple[Iterable[Draft], Sequence[int]]  # drafts of one sequence, and the tokens committed after their base
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +56,71 @@ class Calibration:
     """
 
     def __init__(self) -> None:
-        self._drafters: dict[str, _Map] = {}
+        self.sums = fresh_sums(4)  # a row each drafter, as the kernels read them
+        self._rows: dict[str, int] = {}
         self._lock = threading.Lock()
+
+    def row(self, drafter: str) -> int:
+        """Return the drafter's row of `sums`, by which its confidence is corrected."""
+        return self._rows.get(drafter, UNKNOWN)
 
     def value(self, drafter: str, confidence: float) -> float:
         """Return the chance that a token with this confidence is right if its parent is."""
-        return self.values(drafter, (confidence,))[0]
-
-    def values(self, drafter: str, confidences: Sequence[float]) -> list[float]:
-        """Return these chances of several tokens of one drafter."""
-        known = self._drafters.get(drafter)
-        return [*map(_bounded, confidences)] if known is None else known.values(confidences)
+        return calibrated(self.sums, self.row(drafter), confidence)
 
     def update(self, drafter: str, confidence: float, accepted: bool) -> None:
         """Learn that a token with this confidence, below a right parent, was right or wrong."""
-        if 0.0 <= confidence <= 1.0:
-            with self._lock:
-                known = self._of(drafter)
-                if known is not None:
-                    known.add(confidence, accepted)
+        draft = Draft(request_id="", base=0, drafter=drafter, tokens=(1,), parents=(0,), confidences=(confidence,))
+        self.update_from_drafts([draft], [int(accepted)])
 
     def update_from_drafts(self, drafts: Iterable[Draft], committed: Sequence[int]) -> None:
         """Learn from every node that `committed`, the tokens after the drafts' base, can judge."""
-        for drafter, confidence, accepted in judge(drafts, committed):
-            self.update(drafter, confidence, accepted)
+        self.update_from_batch([(drafts, committed)])
+
+    def update_from_batch(self, judged: Iterable[Judged]) -> None:
+        """Learn from the drafts of several sequences.
+
+        `committed` may be of later rounds too: nodes that were never verified count as well.
+        """
+        tokens: list[int] = []
+        parents: list[int] = []
+        confidences: list[float] = []
+        ends: list[int] = []
+        names: list[str] = []
+        texts: list[int] = []  # of each draft, the place of its text
+        committed: list[int] = []
+        text_ends: list[int] = []
+        for drafts, text in judged:
+            for draft in drafts:
+                size = min(len(draft.tokens), len(draft.parents), len(draft.confidences))
+                tokens += draft.tokens[:size]
+                parents += draft.parents[:size]
+                confidences += _own_confidences(draft, size) if draft.borrowed else draft.confidences[:size]
+                ends.append(len(tokens))
+                names.append(draft.drafter)
+                texts.append(len(text_ends))
+            committed += text
+            text_ends.append(len(committed))
+        if not tokens:
+            return
+        with self._lock:
+            given = JudgedDrafts(
+                _integers([tokens, parents]),
+                np.array(confidences, np.float64),
+                np.array([ends, [*map(self._row_of, names)], texts]),
+                np.array(committed, np.int64),
+                np.array(text_ends),
+            )
+            learn(given, self.sums)
 
     def report(self) -> dict[str, CalibrationReport]:
         """Report each drafter's acceptance, and its errors before and after calibration."""
         with self._lock:
-            return {drafter: known.report() for drafter, known in self._drafters.items() if known.has_seen}
+            return {
+                drafter: _report(sums)
+                for drafter, sums in self._lists().items()
+                if sums[OBSERVED] + sums[SIZE - 1] > 0.0
+            }
 
     def info(self) -> dict[str, dict[str, float]]:
         """Return `report` as a heartbeat carries it: plain numbers, rounded to four digits."""
@@ -93,188 +136,92 @@ class Calibration:
     def changes(self, group: str) -> dict[str, Change]:
         """Take what was learnt since the last call, by drafter (see `SharedStats`)."""
         with self._lock:
-            return {drafter: known.take() for drafter, known in self._drafters.items() if known.is_changed}
+            return {drafter: self._take(drafter, sums) for drafter, sums in self._lists().items() if sums[OBSERVED]}
 
     def absorb(self, group: str, sums: Mapping[str, Sequence[float]]) -> None:
         """Take over the drafters' sums as the store has them (see `SharedStats`)."""
         with self._lock:
             for drafter, vector in sums.items():
-                known = self._of(drafter) if len(vector) == SIZE else None
-                if known is not None:
-                    known.base = list(vector)
+                row = self._row_of(drafter) if len(vector) == SIZE else UNKNOWN
+                if row != UNKNOWN:
+                    self.sums[row, :SIZE] = vector
 
-    def _of(self, drafter: str) -> "_Map | None":
-        if drafter not in self._drafters and len(self._drafters) < MAX_DRAFTERS:
-            self._drafters[drafter] = _Map()
-        return self._drafters.get(drafter)
+    def _row_of(self, drafter: str) -> int:
+        """Return a drafter's row, a new one for a new drafter; UNKNOWN where there are too many."""
+        row = self._rows.get(drafter, UNKNOWN)
+        if row == UNKNOWN and len(self._rows) < MAX_DRAFTERS:
+            row = self._rows[drafter] = len(self._rows) + 1
+            if row == len(self.sums):
+                self.sums = np.concatenate([self.sums, fresh_sums(row)])
+        return row
+
+    def _lists(self) -> dict[str, list[float]]:
+        """Return each drafter's sums."""
+        listed = self.sums.tolist()
+        return {drafter: listed[row] for drafter, row in self._rows.items()}
+
+    def _take(self, drafter: str, sums: list[float]) -> Change:
+        """Take (kept, added) of all sums since the last call; they become part of the base."""
+        raw, calibrated = _record_change(sums[RAW:CALIBRATED]), _record_change(sums[CALIBRATED:OBSERVED])
+        kept = [*sums[KEPT:WEIGHT] * 2, *raw[0], *calibrated[0], 1.0]
+        added = [*sums[WEIGHT:RAW], *raw[1], *calibrated[1], sums[OBSERVED]]
+        fresh = fresh_sums(1)
+        fresh[0, :SIZE] = [b * k + a for b, k, a in zip(sums[:SIZE], kept, added, strict=True)]
+        self.sums[self._rows[drafter]] = fresh[0]
+        return kept, added
 
 
 class RawConfidence(Calibration):
     """A calibration that learns, for its reports, and takes every drafter's confidence as it is."""
 
-    def values(self, drafter: str, confidences: Sequence[float]) -> list[float]:
-        """Return the confidences, kept away from 0 and 1."""
-        return [*map(_bounded, confidences)]
+    def row(self, drafter: str) -> int:
+        """Return the row by which confidences are kept, away from 0 and 1."""
+        return UNKNOWN
 
 
-def judge(drafts: Iterable[Draft], committed: Sequence[int]) -> Iterator[tuple[str, float, bool]]:
-    """Yield (drafter, confidence, accepted) of each node that `committed` can judge: its parent is right.
+def _own_confidences(draft: Draft, size: int) -> list[float]:
+    """Return the confidences in a draft's first nodes; NO_GUESS of those that are borrowed."""
+    confidences = [*draft.confidences[:size]]
+    for node in draft.borrowed:
+        if 1 <= node <= size:
+            confidences[node - 1] = NO_GUESS
+    return confidences
 
-    `committed` are the tokens after the drafts' base, in later rounds too: nodes that were never
-    verified count as well. Malformed drafts yield what can be judged before their first fault.
+
+def _integers(rows: list[list[int]]) -> np.ndarray:
+    """Return numbers as an array; -1, which is no token and no parent, for those off the wire that do not fit."""
+    try:
+        return np.array(rows, np.int64)
+    except OverflowError:
+        return np.array([[value if abs(value) < 2**63 else -1 for value in row] for row in rows], np.int64)
+
+
+def _record_change(record: list[float]) -> Change:
+    """Return (kept, added) of a record's sums since its base."""
+    unit, kept, *sums = record
+    return [kept / unit] * len(sums), [value / unit for value in sums]
+
+
+def _report(sums: list[float]) -> CalibrationReport:
+    """Report on a drafter by its sums."""
+    first = 2 * BINS
+    acceptance, raw_error = _judged(sums[RAW:CALIBRATED], sums[first:])
+    return CalibrationReport(
+        observations=round(sums[OBSERVED] + sums[SIZE - 1]),
+        acceptance=acceptance,
+        raw_error=raw_error,
+        calibrated_error=_judged(sums[CALIBRATED:OBSERVED], sums[first + 3 * BINS :])[1],
+    )
+
+
+def _judged(record: list[float], base: Sequence[float]) -> tuple[float, float]:
+    """Return a record's share of right tokens, and its expected calibration error.
+
+    That is the bins' |truth - prediction|, weighted by their observations.
     """
-    for draft in drafts:
-        size = min(len(draft.tokens), len(draft.parents), len(draft.confidences))
-        sound = next((i for i, parent in enumerate(draft.parents[:size]) if not 0 <= parent <= i), size)
-        tree = Tree([*draft.tokens[:sound]], [*draft.parents[:sound]])
-        places = {node: place for place, nodes in enumerate(tree.walk(committed).alternatives) for node in nodes}
-        for node in sorted(places.keys() - set(draft.borrowed)):
-            yield draft.drafter, draft.confidences[node - 1], tree.tokens[node - 1] == committed[places[node]]
-
-
-class _Map:
-    """One drafter's sums: `base` as the store has them, and those of the updates since.
-
-    The vector is: the map's weights and errors by bin, the record of the raw confidences, that of
-    the calibrated ones, and the number of observations.
-    """
-
-    __slots__ = ("_calibrated", "_errors", "_observations", "_raw", "base")
-
-    def __init__(self) -> None:
-        self.base = [0.0] * SIZE
-        self._reset()
-
-    @property
-    def is_changed(self) -> bool:
-        return self._observations > 0
-
-    @property
-    def has_seen(self) -> bool:
-        return self._observations + self.base[-1] > 0
-
-    def values(self, confidences: Sequence[float]) -> list[float]:
-        return self._errors.corrected(confidences, self.base)
-
-    def add(self, confidence: float, accepted: bool) -> None:
-        self._calibrated.add(self.values((confidence,))[0], accepted)
-        self._raw.add(confidence, accepted)
-        self._errors.add(confidence, accepted)
-        self._observations += 1
-
-    def take(self) -> Change:
-        """Take (kept, added) of all sums since the last call; they become part of the base."""
-        raw, calibrated = self._raw.change(), self._calibrated.change()
-        kept = [*self._errors.kept * 2, *raw[0], *calibrated[0], 1.0]
-        added = [*self._errors.weight, *self._errors.error, *raw[1], *calibrated[1], float(self._observations)]
-        self.base = [b * k + a for b, k, a in zip(self.base, kept, added, strict=True)]
-        self._reset()
-        return kept, added
-
-    def report(self) -> CalibrationReport:
-        errors, record = 2 * BINS, 3 * BINS
-        raw, calibrated = self.base[errors : errors + record], self.base[errors + record : errors + 2 * record]
-        acceptance, raw_error = self._raw.judged(raw)
-        return CalibrationReport(
-            observations=round(self._observations + self.base[-1]),
-            acceptance=acceptance,
-            raw_error=raw_error,
-            calibrated_error=self._calibrated.judged(calibrated)[1],
-        )
-
-    def _reset(self) -> None:
-        self._errors, self._raw, self._calibrated, self._observations = _Errors(), _Record(), _Record(), 0
-
-
-@dataclass(slots=True)
-class _Errors:
-    """The sums of a drafter's map since its base.
-
-    By bin: the weight of its observations, the sum of (truth - confidence), and the share of the
-    base that is left.
-    """
-
-    weight: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    error: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    kept: list[float] = field(default_factory=lambda: [1.0] * BINS)
-
-    def add(self, confidence: float, accepted: bool) -> None:
-        low, share = _bin_below(confidence)
-        for i, part in ((low, 1.0 - share), (low + 1, share)):
-            kept = 1.0 - (1.0 - DECAY) * part
-            self.kept[i] *= kept
-            self.weight[i] = self.weight[i] * kept + part
-            self.error[i] = self.error[i] * kept + part * (accepted - confidence)
-
-    def corrected(self, confidences: Sequence[float], base: Sequence[float]) -> list[float]:
-        """Return these confidences plus the truth's excess over them, shrunk to 0; within the bounds.
-
-        `base`: weights, then errors.
-        """
-        kept, weight, error = self.kept, self.weight, self.error
-        found = []
-        for confidence in confidences:
-            place = confidence * BINS - 0.5  # as in `_bin_below`, without a call: this is asked for every node
-            place = BINS - 1.0 if place >= BINS - 1.0 else place if place > 0.0 else 0.0
-            low = BINS - 2 if place >= BINS - 1.0 else int(place)
-            share = place - low
-            left = kept[low]
-            below = (
-                (1.0 - share) * (base[BINS + low] * left + error[low]) / (base[low] * left + weight[low] + PRIOR_WEIGHT)
-            )
-            high = low + 1
-            left = kept[high]
-            above = share * (base[BINS + high] * left + error[high])
-            value = confidence + (below + above / (base[high] * left + weight[high] + PRIOR_WEIGHT))
-            found.append(_CEILING if value >= _CEILING else value if value > FLOOR else FLOOR)
-        return found
-
-
-@dataclass(slots=True)
-class _Record:
-    """The sums for a report since the base: weight, predictions and truth by bin of the prediction.
-
-    The newest weigh most: instead of decaying all that came before, `unit` grows, and the share of
-    the base that is left is `kept` / `unit`.
-    """
-
-    unit: float = 1.0
-    kept: float = 1.0
-    sums: list[float] = field(default_factory=lambda: [0.0] * 3 * BINS)
-
-    def add(self, prediction: float, accepted: bool) -> None:
-        i = min(BINS - 1, int(prediction * BINS))
-        self.unit *= REPORT_GROWTH
-        self.sums[i] += self.unit
-        self.sums[BINS + i] += self.unit * prediction
-        self.sums[2 * BINS + i] += self.unit * accepted
-        if self.unit > 1e9:  # long before a float is full
-            self.sums = [value / self.unit for value in self.sums]
-            self.kept, self.unit = self.kept / self.unit, 1.0
-
-    def change(self) -> Change:
-        return [self.kept / self.unit] * 3 * BINS, [value / self.unit for value in self.sums]
-
-    def judged(self, base: Sequence[float]) -> tuple[float, float]:
-        """Return the share of right tokens, and the expected calibration error.
-
-        That is the bins' |truth - prediction|, weighted by their observations.
-        """
-        kept = self.kept / self.unit
-        sums = [b * kept + value / self.unit for b, value in zip(base, self.sums, strict=True)]
-        weight, predicted, accepted = sums[:BINS], sums[BINS : 2 * BINS], sums[2 * BINS :]
-        off = sum(abs(a - p) for a, p in zip(accepted, predicted, strict=True))
-        total = sum(weight) or 1.0
-        return sum(accepted) / total, off / total
-
-
-def _bounded(confidence: float) -> float:
-    return _CEILING if confidence >= _CEILING else confidence if confidence > FLOOR else FLOOR
-
-
-def _bin_below(confidence: float) -> tuple[int, float]:
-    """Return the bin whose centre is the last below the confidence, and the share in it of the bin above."""
-    place = confidence * BINS - 0.5  # centres are whole numbers here
-    place = BINS - 1.0 if place >= BINS - 1.0 else place if place > 0.0 else 0.0
-    low = BINS - 2 if place >= BINS - 1.0 else int(place)
-    return low, place - low
+    kept, added = _record_change(record)
+    sums = [b * k + a for b, k, a in zip(base, kept, added, strict=False)]
+    weight, predicted, accepted = sums[:BINS], sums[BINS : 2 * BINS], sums[2 * BINS :]
+    off = sum(abs(a - p) for a, p in zip(accepted, predicted, strict=True))
+    total = sum(weight) or 1.0
+    return sum(accepted) / total, off / total

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.drafter.replicas import Fetch, Own, Replicas, none_here
-from app.estimates.calibration import Calibration
+from app.estimates.calibration import Calibration, Judged
 from app.fuser.rounds import FuseRound, FuseRounds
 from app.fuser.token_sharing import TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess, TreeMessage
@@ -47,18 +47,20 @@ class Fuser:
         batch = [*jobs]
         every = -(-len(batch) // TEACHING)
         self._turn += 1
+        judged: list[Judged] = []
         for i, job in enumerate(batch):
             context = self._replicas.update(job)
             last = self._rounds.last(job.request_id)
             self._sharing.remove(job.request_id)
             if context and last and last.job.base < job.base and (i + self._turn) % every == 0:
-                self.calibration.update_from_drafts(last.drafts.values(), context.tokens[last.job.base :])
+                judged.append((last.drafts.values(), context.tokens[last.job.base :]))
             if job.is_last:
                 self._replicas.remove(job.request_id)
             elif context:
                 self._rounds.open(job, context, now_s)
                 if job.sharing:
                     self._sharing.open(job, self._rounds.models(job), now_s)
+        self.calibration.update_from_batch(judged)
 
     def receive(self, drafts: Iterable[Draft]) -> None:
         """Add drafts to their rounds."""

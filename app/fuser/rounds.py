@@ -32,7 +32,6 @@ class FuseRound:
     def message(self, models_s: float = 0.0, guessed: int = 0) -> TreeMessage:
         """Make the message to the verifier: the round's tree, with each drafter's mean confidence."""
         tree = self.tree
-        means = ((name, _confidence(draft)) for name, draft in self.drafts.items())
         return TreeMessage(
             request_id=self.job.request_id,
             base=self.job.base,
@@ -43,8 +42,14 @@ class FuseRound:
             skipped=self.skipped,
             models_s=models_s,
             guessed=guessed,
-            confidence={name: mean for name, mean in means if mean is not None},
+            confidence=tree.confidence if len(tree.confidence) == len(self.drafts) else self._confidence(),
         )
+
+    def _confidence(self) -> dict[str, float]:
+        """Return each drafter's mean confidence in its draft."""
+        known = self.tree.confidence
+        means = {name: known.get(name, _confidence(draft)) for name, draft in self.drafts.items()}
+        return {name: mean for name, mean in means.items() if mean is not None}
 
 
 class FuseRounds:

@@ -11,9 +11,7 @@ nothing here can change a token (design D1). Below one parent the drafters' cali
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from math import isfinite
-from operator import le, mul
 from typing import NamedTuple
 
 import numpy as np
@@ -21,94 +19,89 @@ import numpy as np
 from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.state import MAX_NODES, Tree
-from kernels.cpu.merged_trees import BORROWED, MAX_SIBLING_MASS, Drafts, merged_trees
+from kernels.cpu.drafts.fused_trees import FusedTrees, RawDrafts, fused_trees, room_for_trees
+from kernels.cpu.merged_trees import BORROWED
 
 MAX_DRAFTS = 32  # looked at for one tree
+Round = tuple[DraftJob, Sequence[Draft]]
 
 
-def fuse(
-    rounds: Sequence[tuple[DraftJob, Sequence[Draft]]],
-    vocab_size: int,
-    calibration: Calibration,
-    max_nodes: int = MAX_NODES,
-) -> list[Tree]:
-    """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first."""
-    max_nodes = min(max_nodes, MAX_NODES)
-    trees: list[Tree] = []
-    merging: list[_Weighed] = []
-    places: list[int] = []  # of these among the trees
-    for job, drafts in rounds:
-        guesses = _usable(job, drafts, vocab_size)
-        chances = [calibration.values(one.drafter, one.confidences) for one in guesses]
-        if len(guesses) == 1 and guesses[0].is_chain:
-            trees.append(_chain(guesses[0], chances[0], max_nodes))
-            continue
-        if guesses:
-            merging.append((guesses, chances))
-            places.append(len(trees))
-        trees.append(Tree())
-    for place, tree in zip(places, _merged(merging, max_nodes), strict=True):
-        trees[place] = tree
-    return trees
+def fuse(rounds: Sequence[Round], vocab_size: int, calibration: Calibration, max_nodes: int = MAX_NODES) -> list[Tree]:
+    """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first.
+
+    A tree's `confidence` has the drafters' means of those drafts that are sound and borrow nothing.
+    """
+    if not rounds:
+        return []
+    gathered = _gathered(rounds, vocab_size, are_sound=True)
+    merged = gathered.has_numbers() and _merged(gathered, vocab_size, calibration, max_nodes)
+    if not merged:
+        gathered = _gathered(rounds, vocab_size, are_sound=False)
+        merged = _merged(gathered, vocab_size, calibration, max_nodes)
+        assert merged, "what is not sound was left out"
+    return _trees(gathered, merged)
 
 
 def warm_up() -> None:
     """Compile what `fuse` calls, before it is urgent."""
-    _merged([([_Guesses("", (0,), (0,), [0.5], is_chain=True)], [[0.5]])], 1)
+    _merged(_Gathered([], [], [], [], [], [], []), 1, Calibration(), 1)
 
 
-class _Guesses(NamedTuple):
-    """The sound part of a draft."""
+class _Gathered(NamedTuple):
+    """The drafts of some trees, one after the other."""
 
-    drafter: str
-    tokens: Sequence[int]
-    parents: Sequence[int]
-    confidences: Sequence[float]  # in [0, 1]; BORROWED of the nodes that are other drafters'
-    is_chain: bool  # each node hangs on the one before, and is the drafter's own
+    tokens: list[int]
+    parents: list[int]
+    confidences: list[float]  # BORROWED of the nodes that are other drafters'
+    ends: list[int]  # of each draft's nodes
+    names: list[str]  # of each draft's drafter
+    checked: list[bool]  # drafts of which each node was looked at, and which may borrow
+    trees: list[int]  # where each tree's drafts end
 
-
-_Weighed = tuple[Sequence[_Guesses], Sequence[Sequence[float]]]  # a tree's drafts, and the calibrated chances of each
-
-
-def _usable(job: DraftJob, drafts: Sequence[Draft], vocab_size: int) -> list[_Guesses]:
-    """Return the sound parts of the job's drafts; a drafter's second draft is no second opinion."""
-    found: dict[str, _Guesses] = {}
-    for draft in drafts[:MAX_DRAFTS]:
-        if not _is_for(job, draft) or draft.drafter in found:
-            continue
-        found[draft.drafter] = _sound(draft, vocab_size, job.max_draft_tokens)
-    return [*found.values()]
+    def has_numbers(self) -> bool:
+        """Tell whether the nodes are of the types that they should be of."""
+        return {*map(type, self.tokens), *map(type, self.parents)} <= {int} and {*map(type, self.confidences)} <= {
+            float
+        }
 
 
-def _sound(draft: Draft, vocab_size: int, max_tokens: int) -> _Guesses:
-    """Return a draft up to its first malformed node."""
-    if _is_sound(draft, vocab_size, max_tokens):
-        confidences: Sequence[float] = draft.confidences
-        if min(confidences) < 0.0 or max(confidences) > 1.0:
-            confidences = [min(1.0, max(0.0, c)) for c in confidences]
-        return _Guesses(draft.drafter, draft.tokens, draft.parents, confidences, draft.is_chain)
-    nodes = [*_sound_nodes(draft, vocab_size, max_tokens)]
-    tokens, parents, confidences = zip(*nodes, strict=True) if nodes else ((), (), ())
-    return _Guesses(draft.drafter, tokens, parents, confidences, is_chain=False)
+def _gathered(rounds: Sequence[Round], vocab_size: int, *, are_sound: bool) -> _Gathered:
+    """Gather the jobs' drafts; a drafter's second draft is no second opinion.
 
-
-def _is_sound(draft: Draft, vocab_size: int, max_tokens: int) -> bool:
-    """Tell whether all of a draft is sound and none of it borrowed, as most drafts are.
-
-    Of such a draft `_sound_nodes` yields every node; this asks once a field, not once a node.
+    Most drafts are sound and borrow nothing. `are_sound` takes those that look like it as they are: it is
+    checked for all of them at once. Of the others each node is looked at.
     """
-    tokens, parents, chances = draft.tokens, draft.parents, draft.confidences
-    if not (type(tokens) is type(parents) is type(chances) is tuple) or draft.borrowed:
-        return False
+    found = _Gathered([], [], [], [], [], [], [])
+    tokens, parents, confidences, ends, names, checked, trees = found
+    for job, drafts in rounds:
+        begun, most = len(names), job.max_draft_tokens
+        for draft in drafts[:MAX_DRAFTS]:
+            if not _is_for(job, draft) or draft.drafter in names[begun:]:
+                continue
+            looks_sound = are_sound and _looks_sound(draft, most)
+            if looks_sound:
+                tokens += draft.tokens
+                parents += draft.parents
+                confidences += draft.confidences
+            else:
+                for token, parent, confidence in _sound_nodes(draft, vocab_size, most):
+                    tokens.append(token)
+                    parents.append(parent)
+                    confidences.append(confidence)
+            ends.append(len(tokens))
+            names.append(draft.drafter)
+            checked.append(not looks_sound)
+        trees.append(len(names))
+    return found
+
+
+def _looks_sound(draft: Draft, max_tokens: int) -> bool:
+    """Tell whether a draft has as many parents and confidences as tokens, not too many, and borrows nothing."""
+    tokens, parents, confidences = draft.tokens, draft.parents, draft.confidences
     return (
-        0 < len(tokens) == len(parents) == len(chances) <= max_tokens
-        and {*map(type, tokens), *map(type, parents)} == {int}
-        and {*map(type, chances)} == {float}
-        and min(tokens) >= 0
-        and max(tokens) < vocab_size
-        and min(parents) >= 0
-        and all(map(le, parents, range(len(parents))))
-        and isfinite(sum(chances))
+        type(tokens) is type(parents) is type(confidences) is tuple
+        and 0 < len(tokens) == len(parents) == len(confidences) <= max_tokens
+        and not draft.borrowed
     )
 
 
@@ -138,56 +131,55 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tup
         yield token, parent, BORROWED if i + 1 in borrowed else min(1.0, max(0.0, confidence))
 
 
-def _chain(guesses: _Guesses, chances: Sequence[float], max_nodes: int) -> Tree:
-    """Make the tree of a lone drafter's chain: as `_merged` would, with nothing to pool and no order."""
-    shares = [MAX_SIBLING_MASS if chance > MAX_SIBLING_MASS else chance for chance in chances[:max_nodes]]
-    size = len(shares)
-    return Tree([*guesses.tokens[:size]], [*range(size)], [*accumulate(shares, mul)], [(guesses.drafter,)] * size)
+def _merged(gathered: _Gathered, vocab_size: int, calibration: Calibration, max_nodes: int) -> FusedTrees | None:
+    """Calibrate and merge drafts; None where one that was taken as it is turns out not to be sound."""
+    names = sorted({*gathered.names})
+    ranks = {name: rank for rank, name in enumerate(names)}
+    rows = {name: calibration.row(name) for name in names}
+    drafts = [
+        gathered.ends,
+        [ranks[name] for name in gathered.names],
+        [rows[name] for name in gathered.names],
+        gathered.checked,
+    ]
+    try:
+        nodes = np.array([gathered.tokens, gathered.parents], np.int64)
+    except OverflowError:
+        return None
+    confidences, trees = np.array(gathered.confidences, np.float64), np.array(gathered.trees, np.int64)
+    given = RawDrafts(nodes, confidences, np.array(drafts, np.int64), trees)
+    out = room_for_trees(given)
+    return out if fused_trees(given, calibration.sums, vocab_size, min(max_nodes, MAX_NODES), out) else None
 
 
-def _merged(batch: Sequence[_Weighed], max_nodes: int) -> list[Tree]:
-    """Merge the drafts of each tree."""
-    if not batch:
-        return []
-    tokens: list[int] = []
-    parents: list[int] = []
-    raw: list[float] = []
-    weighed: list[float] = []
-    ranks: list[int] = []
-    nodes, drafts = [0], [0]  # where each draft's nodes end, and each tree's drafts
-    for guesses, own in batch:
-        names = sorted(one.drafter for one in guesses)
-        for one, chances in zip(guesses, own, strict=True):
-            tokens += one.tokens
-            parents += one.parents
-            raw += one.confidences
-            weighed += chances
-            ranks.append(names.index(one.drafter))
-            nodes.append(len(tokens))
-        drafts.append(len(ranks))
-    given = Drafts(
-        np.array(tokens, np.int64),
-        np.array(parents, np.int64),
-        np.where(np.array(raw) == BORROWED, BORROWED, weighed),
-        np.array(nodes),
-        np.array(ranks),
-        np.array(drafts),
-    )
-    ends, places = np.empty(len(batch), np.int64), np.empty((nodes[-1], 3), np.int64)
-    proposers = np.empty(nodes[-1], np.int64)
-    survivals = merged_trees(given, max_nodes, ends, places, proposers)
-    tokens, parents, named = places.T.tolist()
-    survival, by = survivals.tolist(), proposers.tolist()
+def _trees(gathered: _Gathered, merged: FusedTrees) -> list[Tree]:
+    """Return the trees that the kernel wrote."""
+    ends = merged.ends.tolist()
+    places, survival = merged.places[: ends[-1]].T.tolist(), merged.survivals[: ends[-1]].tolist()
+    tokens, parents, named = places
+    by, means = merged.proposers.tolist(), merged.means.tolist()
+    alone = {name: (name,) for name in gathered.names}
     trees: list[Tree] = []
-    begun = first = 0
-    for (guesses, _), end in zip(batch, ends.tolist(), strict=True):
-        alone = [(one.drafter,) for one in guesses]
-        proposed: list[tuple[str, ...]] = []
-        for last in named[begun:end]:
-            proposed.append(
-                alone[by[first]] if last - first == 1 else tuple(guesses[i].drafter for i in by[first:last])
+    begun = first = first_draft = 0
+    for end, last_draft in zip(ends, gathered.trees, strict=True):
+        names = gathered.names[first_draft:last_draft]
+        proposers: list[tuple[str, ...]]
+        if last_draft - first_draft == 1:
+            proposers, first = [alone[names[0]]] * (end - begun), first + end - begun
+        else:
+            proposers = []
+            for last in named[begun:end]:
+                proposers.append(
+                    alone[names[by[first]]] if last - first == 1 else tuple([names[i] for i in by[first:last]])
+                )
+                first = last
+        confidence = {
+            name: mean
+            for name, mean, is_checked in zip(
+                names, means[first_draft:last_draft], gathered.checked[first_draft:last_draft], strict=True
             )
-            first = last
-        trees.append(Tree(tokens[begun:end], parents[begun:end], survival[begun:end], proposed))
-        begun = end
+            if not is_checked
+        }
+        trees.append(Tree(tokens[begun:end], parents[begun:end], survival[begun:end], proposers, confidence))
+        begun, first_draft = end, last_draft
     return trees

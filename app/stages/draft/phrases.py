@@ -22,8 +22,9 @@ import numpy as np
 from app.errors import ModelRefused
 from app.messages import Draft
 from app.stages.draft.protocol import Context, draft_of
+from app.stages.draft.text_rows import TextRows
 from kernels.cpu.phrase_tables import LONGEST, MADE_BY, PhraseTables, phrase_tables, read_tables, write_tables
-from kernels.cpu.phrase_tree import OwnText, phrase_tree, room
+from kernels.cpu.phrase_tree import MAX_NODES, OwnTexts, phrase_trees, room
 
 log = logging.getLogger(__name__)
 MAX_REQUESTS = 512
@@ -32,69 +33,103 @@ FILE = "tokens.npy"
 
 
 class Phrases:
-    """Drafter over a fixed store of text and each request's own."""
+    """Drafter over a fixed store of text and each request's own; looks a whole batch up in one call."""
 
     name = "phrases"
 
     def __init__(self, tables: PhraseTables, vocab_size: int) -> None:
         """Draft from the tables of a store, for a target of so many tokens."""
         self._tables = tables
-        self._words = vocab_size // 64 + 1
-        self._guesses = room()
-        phrase_tree(self._tables, _OwnText([], self._words).take([]), 1, self._guesses)  # compiles, before it is urgent
         self._own_text: OrderedDict[str, _OwnText] = OrderedDict()  # by request, the one drafted for last at the end
+        rows, words = 8, vocab_size // 64 + 1
+        empty = OwnTexts(
+            np.zeros((rows, 512), np.int32), np.zeros((rows, words), np.uint64), np.zeros((rows, 2), np.int64)
+        )
+        self._rows = TextRows(empty)
+        self._grown([], [])  # compiles, before it is urgent
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
-        drafts = (self._draft(context) for context in contexts if context.max_draft_tokens > 0)
-        return [draft for draft in drafts if draft is not None]
+        wanted = [context for context in contexts if context.max_draft_tokens > 0]
+        if not wanted:
+            return []
+        asked: list[tuple[int, int, int]] = []
+        fresh: list[int] = []
+        left: list[int] = []  # rows that are free once the batch is drafted for
+        for context in wanted:
+            row, new = self._read(context, left)
+            asked.append((row, len(new), min(context.max_draft_tokens, MAX_NODES)))
+            fresh += new
+        tokens, parents, chances, ends = self._grown(asked, fresh)
+        drafts, begun = [], 0
+        for context, end in zip(wanted, ends, strict=True):
+            if end > begun:
+                found = (tokens[begun:end], parents[begun:end], chances[begun:end])
+                drafts.append(draft_of(self.name, context, *found))
+            begun = end
+        while len(self._own_text) > MAX_REQUESTS:
+            left.append(self._own_text.popitem(last=False)[1].row)
+        self._rows.free(left)
+        return drafts
 
     def update(self, context: Context) -> None:
         """Learn nothing for other requests; the request's own tokens are read when it is drafted for."""
 
     def remove(self, request_id: str) -> None:
-        self._own_text.pop(request_id, None)
+        own = self._own_text.pop(request_id, None)
+        if own is not None:
+            self._rows.free([own.row])
 
-    def _draft(self, context: Context) -> Draft | None:
-        own, out = self._own(context), self._guesses
-        count = phrase_tree(self._tables, own.take(context.tokens), context.max_draft_tokens, out)
-        return draft_of(self.name, context, *(values[:count].tolist() for values in out)) if count else None
-
-    def _own(self, context: Context) -> "_OwnText":
+    def _read(self, context: Context, left: list[int]) -> tuple[int, list[int]]:
+        """Return the row of a request's own text, and the tokens that came since it was read."""
+        tokens = context.tokens
         own = self._own_text.get(context.request_id)
-        if own is None or not own.is_prefix_of(context.tokens):
-            own = self._own_text[context.request_id] = _OwnText(context.tokens, self._words)
-        self._own_text.move_to_end(context.request_id)
-        if len(self._own_text) > MAX_REQUESTS:
-            self._own_text.popitem(last=False)
-        return own
+        if own is not None and tokens[max(0, own.end - LONGEST) : own.end] != own.last:
+            left.append(self._own_text.pop(context.request_id).row)  # a request taken up anew may have other tokens
+            own = None
+        if own is None:
+            own = self._own_text[context.request_id] = self._empty(len(tokens))
+        else:
+            self._own_text.move_to_end(context.request_id)
+        fresh = tokens[own.end :]
+        own.end, own.last = len(tokens), tokens[-LONGEST:]
+        self._rows.reserve(own.end - own.before)
+        return own.row, fresh
+
+    def _empty(self, length: int) -> "_OwnText":
+        """Begin the own text of a sequence of so many tokens."""
+        row, texts = self._rows.take(), self._rows.texts
+        first = max(0, length - MAX_TOKENS)
+        before = max(0, first - LONGEST)
+        texts.seen[row] = 0
+        texts.spans[row] = first - before, 0
+        return _OwnText(row, before)
+
+    def _grown(
+        self, asked: list[tuple[int, int, int]], fresh: list[int]
+    ) -> tuple[list[int], list[int], list[float], list[int]]:
+        """Return the tokens, parents and chances of the trees' nodes, and where each tree's end."""
+        out = room(len(asked), sum(most for _, _, most in asked))
+        rows = np.array(asked, np.int64).reshape(-1, 3)
+        phrase_trees(self._tables, self._rows.texts, rows, np.array(fresh, np.int32), out)
+        ends = out.ends.tolist()
+        count = ends[-1] if ends else 0
+        tokens, parents = out.nodes[:count].T.tolist()
+        return tokens, parents, out.chances[:count].tolist(), ends
 
 
 class _OwnText:
-    """A request's text so far as the kernel reads it: the last MAX_TOKENS when it is first seen, and what comes."""
+    """How far a request's own text was read, and where it lies.
 
-    __slots__ = ("_before", "_buffer", "_end", "_last", "_seen", "_start")
+    It is the last MAX_TOKENS when the request is first seen, with what lends context to them, and what comes.
+    """
 
-    def __init__(self, tokens: list[int], words: int) -> None:
-        """Begin with what lends context to the last MAX_TOKENS of `tokens`; `words`: of 64 bits, for the vocabulary."""
-        self._end = max(0, len(tokens) - MAX_TOKENS)
-        self._before = max(0, self._end - LONGEST)  # tokens that the buffer leaves out
-        self._last = tokens[self._before : self._end]
-        self._start = len(self._last)
-        self._buffer = np.array(self._last, np.int32)
-        self._seen = np.zeros(words, np.uint64)
+    __slots__ = ("before", "end", "last", "row")
 
-    def is_prefix_of(self, tokens: list[int]) -> bool:
-        """Compare the last tokens: a request taken up anew may have others."""
-        return len(tokens) >= self._end and tokens[max(0, self._end - LONGEST) : self._end] == self._last
-
-    def take(self, tokens: list[int]) -> OwnText:
-        """Take in the tokens that came since."""
-        read, end = self._end - self._before, len(tokens) - self._before
-        if end > len(self._buffer):
-            self._buffer = np.resize(self._buffer, 2 * end)
-        self._buffer[read:end] = tokens[self._end :]
-        self._end, self._last = len(tokens), tokens[-LONGEST:]
-        return OwnText(self._buffer, self._seen, self._start, read, end)
+    def __init__(self, row: int, before: int) -> None:
+        self.row = row
+        self.before = before  # tokens that the row leaves out
+        self.end = before  # up to here the row has the tokens
+        self.last: list[int] = []  # of those, LONGEST at most: a request may come back with others
 
 
 def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phrases:

@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterable
 
-from app.stages.draft.lookup import Lookup
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.suffix import Suffix
 
+
+def _lookup() -> Drafter:
+    """Build the drafter over a request's own text."""
+    from app.stages.draft.lookup import Lookup  # numba: web and control name drafters, and run none
+
+    return Lookup()
+
+
 BUILT_IN: dict[str, Callable[[], Drafter]] = {  # those that need no file
-    "lookup": Lookup,
+    "lookup": _lookup,
     "suffix": Suffix,
 }
 PHRASES = "phrases"  # loaded where it drafts alone, since it brings a compiler

@@ -63,16 +63,18 @@ class Suffix:
 
     def _learn(self, tenant: str, output: "_Output", tokens: list[int]) -> None:
         counts = self._counts.setdefault(tenant, {})
-        start, output.end = output.end, max(output.end, len(tokens))
-        fresh, last = tokens[start:], tuple(output.tokens[-LONGEST:])
-        output.tokens += fresh
+        fresh, known, grams = tokens[output.end :], output.tokens, output.grams
         for token in fresh:
-            for gram in _grams(last):
-                if gram in counts:
-                    _add(counts, gram, token)
-                else:  # most n-grams come once: no table for them
+            for gram in grams:
+                following = counts.get(gram)
+                if following is None:  # most n-grams come once: no table for them
                     counts[gram] = token
-            last = (*last[1 - LONGEST :], token)
+                else:
+                    _add(counts, gram, following, token)
+            known.append(token)
+            grams = _grams(tuple(known[-LONGEST:]))
+        output.grams = grams
+        output.end += len(fresh)
         self._learnt_tokens += len(fresh)
 
     def _unlearn(self, key: tuple[str, str]) -> None:
@@ -88,19 +90,22 @@ class Suffix:
 class _Output:
     """One learnt output: `lead` prompt tokens as context, then the generated ones up to position `end`."""
 
-    __slots__ = ("end", "lead", "tokens")
+    __slots__ = ("end", "grams", "lead", "tokens")
 
     def __init__(self, tokens: list[int], prompt_length: int) -> None:
         self.end = min(prompt_length, len(tokens))
         self.tokens = tokens[max(0, self.end - LONGEST) : self.end]
         self.lead = len(self.tokens)
+        self.grams = _grams(tuple(self.tokens))  # at the end
 
     def is_prefix_of(self, tokens: list[int]) -> bool:
         """Compare the last tokens. A replica that lags behind is compared as far as it goes."""
         end = min(self.end, len(tokens))
-        behind = self.end - end
-        mine = self.tokens[max(0, len(self.tokens) - behind - LONGEST) : len(self.tokens) - behind]
-        return behind < len(self.tokens) and tokens[end - len(mine) : end] == mine
+        common = len(self.tokens) - (self.end - end)
+        if common <= 0:
+            return False
+        last = self.tokens[max(0, common - LONGEST) : common]
+        return tokens[end - len(last) : end] == last
 
 
 def _grams(last: Gram) -> list[int]:
@@ -108,8 +113,7 @@ def _grams(last: Gram) -> list[int]:
     return [hash(last[-size:]) for size in TRUST if len(last) >= size]
 
 
-def _add(counts: Counts, gram: int, token: int) -> None:
-    following = counts[gram]
+def _add(counts: Counts, gram: int, following: int | dict[int, int], token: int) -> None:
     if isinstance(following, int):
         following = counts[gram] = {TOTAL: 1, following: 1}
     following[TOTAL] += 1

@@ -2,10 +2,11 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from app.estimates.calibration import MAX_DRAFTERS, Calibration, judge
+from app.estimates.calibration import MAX_DRAFTERS, Calibration, RawConfidence
 from app.messages import Draft
 
 
@@ -20,6 +21,7 @@ def draft(tokens: list[int], parents: list[int] | None = None) -> Draft:
     )
 
 
+@settings(deadline=None)  # the first one compiles
 @given(st.floats(0, 1))
 def test_an_unknown_drafters_confidence_is_kept(confidence: float) -> None:
     assert Calibration().value("new", confidence) == pytest.approx(confidence, abs=0.0011)
@@ -69,23 +71,44 @@ def test_names_off_the_wire_cannot_fill_the_memory() -> None:
     assert len(calibration.report()) == MAX_DRAFTERS
 
 
-def test_only_nodes_below_a_right_parent_are_judged() -> None:
-    assert list(judge([draft([7, 8, 9, 1])], [7, 8, 5, 1])) == [
-        ("a", 0.0, True),
-        ("a", 0.1, True),
-        ("a", 0.2, False),
-    ]
+def observations(*drafts: Draft, committed: list[int]) -> dict[str, int]:
+    calibration = Calibration()
+    calibration.update_from_drafts(drafts, committed)
+    return {name: report.observations for name, report in calibration.report().items()}
 
 
-def test_nodes_past_the_committed_tokens_are_not_judged() -> None:
-    assert list(judge([draft([7, 8, 9])], [7])) == [("a", 0.0, True)]
-    assert list(judge([draft([7, 8, 9])], [])) == []
+def test_only_nodes_below_a_right_parent_are_learnt_from() -> None:
+    assert observations(draft([7, 8, 9, 1]), committed=[7, 8, 5, 1]) == {"a": 3}
+    assert observations(draft([7, 8, 9]), committed=[7]) == {"a": 1}
+    assert observations(draft([7, 8, 9]), committed=[]) == {}
 
 
-def test_siblings_are_judged_each() -> None:
-    judged = list(judge([draft([7, 8, 9, 6], [0, 0, 1, 2])], [8, 6]))
-    assert judged == [("a", 0.0, False), ("a", 0.1, True), ("a", 0.3, True)]
+def test_a_malformed_draft_teaches_up_to_its_fault() -> None:
+    assert observations(draft([7, 8, 9], [0, 5, 1]), committed=[7, 8, 9]) == {"a": 1}
+    assert observations(draft([7, 2**70, 9], [0, 1, 1]), committed=[7, 9]) == {"a": 3}
+    assert observations(draft([7, 8, 9], [0, -(2**70), 1]), committed=[7, 8]) == {"a": 1}
+    assert observations(replace(draft([7, 8, 9]), confidences=(0.5,)), committed=[7, 8]) == {"a": 1}
+    assert observations(replace(draft([7, 8]), confidences=(0.5, 1.5)), committed=[7, 8]) == {"a": 1}
 
 
-def test_a_malformed_draft_is_judged_up_to_its_fault() -> None:
-    assert list(judge([draft([7, 8, 9], [0, 5, 1])], [7, 8, 9])) == [("a", 0.0, True)]
+def test_a_borrowed_node_teaches_nothing() -> None:
+    borrowing = replace(draft([7, 8, 9]), borrowed=(1, 5))
+    assert observations(borrowing, committed=[7, 8, 9]) == {"a": 2}
+
+
+def test_a_batch_teaches_as_its_drafts_one_by_one() -> None:
+    judged = [([draft([7, 8]), replace(draft([7, 9]), drafter="b")], [7, 8]), ([], [1]), ([draft([3])], [4])]
+    together, alone = Calibration(), Calibration()
+    together.update_from_batch(judged)
+    for drafts, committed in judged:
+        alone.update_from_drafts(drafts, committed)
+    assert together.changes("calibration") == alone.changes("calibration")
+    assert together.value("a", 0.4) == alone.value("a", 0.4)
+
+
+def test_raw_confidences_are_taken_as_they_are() -> None:
+    calibration = RawConfidence()
+    for _ in range(50):
+        calibration.update("a", 0.9, False)
+    assert calibration.value("a", 0.9) == 0.9
+    assert calibration.report()["a"].acceptance == 0.0

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,7 @@ def check_contract(tree: Tree, max_nodes: int = MAX_NODES) -> None:
     assert all(names and len(set(names)) == len(names) for names in tree.proposers)
 
 
+@settings(deadline=None)  # the first one compiles
 @given(st.lists(st.tuples(st.integers(0, VOCAB - 1), st.floats(0.0, 1.0)), max_size=20), st.integers(0, 20))
 def test_a_lone_chain_is_fused_as_it_is_beside_a_silent_drafter(nodes, max_nodes):
     chain = draft("a", [token for token, _ in nodes], confidences=tuple(value for _, value in nodes))
@@ -158,7 +160,22 @@ def test_a_draft_for_something_else_is_dropped(rest: dict[str, Any]) -> None:
     assert len(fused(draft("a", [1, 2], **rest))) == 0
 
 
+@given(st.lists(weird_drafts | st.lists(sound_draft("a") | sound_draft("b"), max_size=3), min_size=1, max_size=4))
+def test_a_tree_is_the_same_whatever_else_is_in_its_batch(rounds: list[list[Draft]]) -> None:
+    together = fuse([(JOB, drafts) for drafts in rounds], VOCAB, Calibration())
+    for drafts, tree in zip(rounds, together, strict=True):
+        alone = fused(*drafts)
+        assert replace(tree, confidence={}) == replace(alone, confidence={})
+
+
+def test_a_tree_has_the_mean_confidences_of_its_sound_drafts() -> None:
+    branching = draft("a", [1, 2, 3], (0, 0, 1), (0.25, 0.5, 0.75))
+    guest = draft("b", [1, 3], (0, 1), (0.0, 0.9), borrowed=(1,))
+    assert fused(branching, guest, draft("c", [4])).confidence == {"a": 0.625, "c": 0.5}
+
+
 def test_confidences_out_of_range_are_clamped() -> None:
+    assert fused(draft("a", [1, 2], confidences=(0.5, -1.0))).tokens == [1, 2]
     tree = fused(draft("a", [1, 2], confidences=(7.0, -3.0)))
     assert 0.99 < tree.survival[0] < 1.0
     assert 0.0 < tree.survival[1] < 0.01

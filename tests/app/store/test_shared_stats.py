@@ -158,7 +158,7 @@ WRITER = """
             calibration.update("a", confidence, rng.random() < confidence / 2)
         exchange._beaten_s = 0.0
         exchange.beat()
-        print(calibration._drafters["a"].base[-1], flush=True)
+        print(calibration.report()["a"].observations, flush=True)
 """
 
 

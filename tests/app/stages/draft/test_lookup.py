@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from app.messages import Draft
 from app.request import Sampling
-from app.stages.draft.lookup import LONGEST, SIZES, Lookup
+from app.stages.draft.lookup import MOST_UPDATES, Lookup
 from app.stages.draft.protocol import Context
+from kernels.cpu.drafts.own_matches import LONGEST, SIZES
 from tests.steps import lines_run
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -99,13 +100,54 @@ def test_confidences_are_probabilities(tokens: list[int]) -> None:
 
 def test_memory_is_bounded_and_forgetting_frees_it() -> None:
     drafter = Lookup(max_tokens=100)
-    for i in range(10):
+    for i in range(30):
         drafter.update(context(list(range(40)), request_id=str(i)))
-    assert drafter._indexed_tokens == 80
-    assert list(drafter._indexes) == ["8", "9"]
-    drafter.remove("9")
+    drafter.draft([])
+    assert drafter._held_tokens == 80
+    assert list(drafter._texts) == ["28", "29"]
+    rows = len(drafter._rows.texts.tokens)
+    drafter.remove("29")
     drafter.remove("unknown")
-    assert drafter._indexed_tokens == 40
+    assert drafter._held_tokens == 40
+    for i in range(50):
+        drafter.draft([context(list(range(40)), request_id=str(i))])
+    assert len(drafter._rows.texts.tokens) == rows, "rows are used again"
+
+
+def test_a_row_used_again_knows_nothing_of_its_last_text() -> None:
+    drafter, tokens = Lookup(), [1, 2, 3, 1, 2]
+    for i in range(20):
+        found = draft(drafter, tokens, request_id=str(i))
+        assert found is not None and found.tokens == (3, 1, 2, 3)
+        drafter.remove(str(i))
+        assert draft(drafter, [1, 2], request_id=str(i)) is None
+        drafter.remove(str(i))
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=1, max_size=20))
+def test_updates_are_taken_in_one_by_one(pieces: list[list[int]]) -> None:
+    """A match is counted as it was when each piece came, though the drafter reads them together."""
+    at_once, by_turns, tokens = Lookup(), Lookup(), [0, 1, 0, 1]
+    for piece in pieces:
+        tokens = [*tokens, *piece]
+        for drafter in (at_once, by_turns):
+            drafter.update(context(tokens))
+        by_turns.draft([])
+    assert draft(at_once, tokens) == draft(by_turns, tokens)
+    assert at_once._rates.tolist() == by_turns._rates.tolist()
+
+
+def test_updates_that_wait_take_bounded_memory() -> None:
+    drafter = Lookup()
+    for i in range(3 * MOST_UPDATES):
+        drafter.update(context([i]))
+    assert len(drafter._updates) < MOST_UPDATES
+
+
+def test_a_batch_is_drafted_for_as_its_sequences_one_by_one() -> None:
+    texts = {str(i): [i, 5, 6, i, 5] for i in range(20)}
+    found = Lookup().draft([context(text, request_id=name, most=3) for name, text in texts.items()])
+    assert found == [draft(Lookup(), text, request_id=name, most=3) for name, text in texts.items()]
 
 
 @settings(max_examples=5)

@@ -9,8 +9,9 @@ from app.errors import ModelRefused
 from app.request import Sampling
 from app.stages.draft.phrases import MAX_REQUESTS, MAX_TOKENS, Phrases, load_phrases
 from app.stages.draft.protocol import Context
+from kernels.cpu.next_tokens import HERE, LITTLE, MAX_CHILDREN, OWN
 from kernels.cpu.phrase_tables import DOUBT, phrase_tables
-from kernels.cpu.phrase_tree import HERE, LITTLE, MAX_CHILDREN, MIN_SURVIVAL, OWN
+from kernels.cpu.phrase_tree import MIN_SURVIVAL
 
 VOCAB = 50
 END = VOCAB
@@ -185,6 +186,6 @@ def test_tables_that_cannot_be_kept_are_made_all_the_same(tmp_path, caplog):
     assert "cannot be kept" in caplog.text
     (tmp_path / "kept").unlink()
     load_phrases(tmp_path, VOCAB, tmp_path / "kept")
-    for file in (tmp_path / "kept").rglob("grams.npy"):
+    for file in (tmp_path / "kept").rglob("slots.npy"):
         file.write_bytes(b"")
     assert load_phrases(tmp_path, VOCAB, tmp_path / "kept").draft([context([1, 2])])

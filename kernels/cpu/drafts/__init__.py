@@ -1,0 +1,1 @@
+"""Learn from drafts, and fuse them: what a fuser computes for a whole batch."""
