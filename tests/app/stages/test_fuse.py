@@ -1,10 +1,10 @@
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.estimates.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
