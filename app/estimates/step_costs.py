@@ -81,13 +81,17 @@ class StepCosts:
         reading: Reading = NO_READING,
         reading_ratio: float = 1.0,
         row_ratio: float = 1.0,
+        logits_s: float = 0.0,
     ) -> None:
+        """Hold seconds by rows with their logits; `logits_s`: what these take of a further row's seconds."""
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading):
             raise ValueError("reading takes no less than no time")
         if reading.share > 1.0:
             raise ValueError("a token read beside others takes no more than alone")
+        if not 0.0 <= logits_s < float("inf"):
+            raise ValueError("logits take no less than no time")
         rows = sorted(points)
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
@@ -100,6 +104,7 @@ class StepCosts:
         self._slowdowns: dict[int, float] = {}  # by split, before any step under it
         self._fork_s = fork_s
         self._reading = reading
+        self._logits_s = logits_s
 
     @property
     def ratio(self) -> float:
@@ -150,10 +155,22 @@ class StepCosts:
         scale = self.ratio * self.reading_ratio
         return self._reading.scaled(scale)
 
-    def seconds(self, rows: int) -> float:
-        """Return the seconds of a step of so many rows at the present pace, without their contexts."""
+    @property
+    def logits_s(self) -> float:
+        """Return what a further row's logits take of its seconds, at the present pace."""
+        return self._line()[1] * self._logits_s
+
+    def seconds(self, rows: int, silent: int = 0) -> float:
+        """Return the seconds of a step of so many rows at the present pace, without their contexts.
+
+        Of them `silent` have no logits: the rows of a prompt but its last one.
+        """
         base_s, scale = self._line()
-        return base_s + scale * self._looked_up(rows)
+        return base_s + scale * (self._silenced(rows, silent) if silent else self._looked_up(rows))
+
+    def prompt_s(self, tokens: int) -> float:
+        """Return the seconds of a step that reads so many tokens of one prompt, without their context."""
+        return self.seconds(tokens, tokens - 1)
 
     def span(self, rows: int, count: int) -> list[float]:
         """Return `seconds` of rows, rows + 1, ... as a list of `count`, for a search."""
@@ -162,8 +179,8 @@ class StepCosts:
             return [base_s + scale * measured for measured in self._table[rows : rows + count]]
         return [self.seconds(n) for n in range(rows, rows + count)]
 
-    def correct(self, rows: int, measured_s: float, reading_s: float = 0.0) -> None:
-        """Follow the machine: a step of so many rows took `measured_s`.
+    def correct(self, rows: int, measured_s: float, reading_s: float = 0.0, silent: int = 0) -> None:
+        """Follow the machine: a step of so many rows, `silent` of them without logits, took `measured_s`.
 
         `reading_s` of that was expected for reading contexts. The difference is attributed to rows
         and reading by their expected parts; one outlier moves little.
@@ -171,12 +188,12 @@ class StepCosts:
         if not 0.0 < measured_s < float("inf"):
             return
         self.last_s = measured_s
-        rows_s = self.seconds(rows)
+        rows_s = self.seconds(rows, silent)
         expected_s = rows_s + reading_s
         self.error.update(expected_s, measured_s)
         seen = min(2.0, max(0.5, measured_s / expected_s)) - 1.0
         share = reading_s / expected_s
-        self._fit(rows, rows_s, seen * (1.0 - share))
+        self._fit(self._silenced(rows, silent), rows_s, seen * (1.0 - share))
         self._pace.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
 
     def dumps(self) -> str:
@@ -189,13 +206,14 @@ class StepCosts:
                 "reading": self._reading,
                 "reading_ratio": self.reading_ratio,
                 "row_ratio": self.row_ratio,
+                "logits_s": self._logits_s,
             }
         )
 
     @classmethod
     def loads(cls, text: str, slowdown: float = 1.0) -> Self:
-        """Read what `dumps` wrote; where contexts were not measured they cost nothing, and where their
-        share was not, they are read one after the other.
+        """Read what `dumps` wrote; where contexts or logits were not measured they cost nothing, and where the
+        share of contexts was not, they are read one after the other.
 
         `slowdown` multiplies all of it.
         """
@@ -207,10 +225,13 @@ class StepCosts:
             Reading(*map(float, data.get("reading", NO_READING))).scaled(slowdown),
             float(data.get("reading_ratio", 1.0)),
             float(data.get("row_ratio", 1.0)),
+            float(data.get("logits_s", 0.0)) * slowdown,
         )
 
-    def _fit(self, rows: int, expected_s: float, seen: float) -> None:
+    def _fit(self, measured_s: float, expected_s: float, seen: float) -> None:
         """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
+
+        `measured_s`: what the measurement says of its rows.
 
         Least squares of the relative error over the last steps, with forgetting. A busy machine
         slows steps of all sizes alike, so where those steps do not tell, both ratios change
@@ -221,7 +242,7 @@ class StepCosts:
             few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace
             pace.seen = [few / self.ratio**2, 0.0, 0.0, few / self.ratio, 0.0]
         first = self._row_s / expected_s
-        others = (self._looked_up(rows) - self._row_s) / expected_s
+        others = (measured_s - self._row_s) / expected_s
         new = (first * first, first * others, others * others, first * (1.0 + seen), others * (1.0 + seen))
         pace.seen = [DECAY * old + value for old, value in zip(pace.seen, new, strict=True)]
         ff, fo, oo, fy, oy = pace.seen
@@ -245,6 +266,10 @@ class StepCosts:
         pace = self._pace
         scale = pace.ratio * pace.row_ratio
         return self._row_s * (pace.ratio - scale), scale
+
+    def _silenced(self, rows: int, silent: int) -> float:
+        """Return the measured seconds of rows, `silent` of them without logits; no less than a row's."""
+        return max(self._row_s, self._looked_up(rows) - silent * self._logits_s)
 
     def _looked_up(self, rows: int) -> float:
         return self._table[rows] if rows < len(self._table) else self._measured(rows)

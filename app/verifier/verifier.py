@@ -45,6 +45,7 @@ class _Running:
     costs: StepCosts
     reading_s: float
     num_rows: int
+    num_silent: int  # of its rows: a prompt's but its last, which have no logits
     num_trees: int
     is_decoding: bool  # no entry is a chunk of a prompt
     verdicts: list[Verdict | None] | None = None
@@ -55,8 +56,15 @@ class _Running:
         nodes = [len(work.tree.tokens) for work in works]
         rows = [len(work.tokens) + own for work, own in zip(works, nodes, strict=True)]
         reading_s = costs.reading.step_s(zip([work.start for work in works], rows, strict=True))
-        is_decoding = all(work.final for work in works)
-        return cls(works, launched, costs, reading_s, sum(rows), len(works) - nodes.count(0), is_decoding)
+        finals = sum(work.final for work in works)
+        silent = sum(len(work.tokens) for work in works) - finals
+        trees = len(works) - nodes.count(0)
+        return cls(works, launched, costs, reading_s, sum(rows), silent, trees, finals == len(works))
+
+    @property
+    def expected_s(self) -> float:
+        """Return the seconds that it is expected to take."""
+        return self.costs.seconds(self.num_rows, self.num_silent) + self.reading_s
 
 
 class _Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -229,7 +237,7 @@ class Verifier:
                 costs = self._costs.at(self._costs.split)
                 launched_s = self._clock.monotonic()
                 running = self._running = _Running.of(works, self.target.launch(works), costs)
-                self.speculation.record_step(launched_s, costs.seconds(running.num_rows) + running.reading_s)
+                self.speculation.record_step(launched_s, running.expected_s)
             except Exception as error:  # one request's failure must not end the others
                 self._isolate(works, error)
         self._host_s += self._clock.perf_counter() - began_s
@@ -308,7 +316,7 @@ class Verifier:
         self._early_exit.update(works, verdicts, costs)
         if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
-            costs.correct(running.num_rows, whole_s, running.reading_s)
+            costs.correct(running.num_rows, whole_s, running.reading_s, running.num_silent)
         running.accepted_s = self._clock.time()
         final: list[_Accepted] = []
         for work, verdict in zip(works, verdicts, strict=True):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.config import ROOT
 
-TOOLS = ("ip", "tc", "unshare", "hostname", "taskset")
+TOOLS = ("ip", "tc", "unshare", "hostname", "taskset", "chrt")
 MOST_HOSTS = 32  # beside the first: that many cables have addresses
 BURST = "16kb"  # of tbf: ten packets at once
 QUEUED = "50ms"  # of tbf: what waits longer is dropped
@@ -34,19 +34,23 @@ class Host:
     address: str
     hub: str = ""
 
-    def command(self, *command: str, core: int | None = None) -> list[str]:
-        """Return the command line that runs `command` there, on one core if that is named."""
+    def command(self, *command: str, core: int | None = None, goes_first: bool = False) -> list[str]:
+        """Return the command line that runs `command` there, on one core if that is named.
+
+        With `goes_first` it waits for no other process of the core that has not this either, as if it had its own.
+        """
         pinned = () if core is None else ("taskset", "--cpu-list", str(core))
+        pinned = ("chrt", "--rr", "1", *pinned) if goes_first else pinned
         named = f'hostname {self.name} && exec "$@"'
         return ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", named, "sh", *pinned, *command]
 
     def start(
-        self, log: Path, environ: Mapping[str, str], *command: str, core: int | None = None
+        self, log: Path, environ: Mapping[str, str], *command: str, core: int | None = None, goes_first: bool = False
     ) -> "subprocess.Popen[bytes]":
-        """Start a process there; its process id is the command's own."""
+        """Start a process there; its process id is the command's own. The rest is `command`'s."""
         with log.open("wb") as out:
             return subprocess.Popen(
-                self.command(*command, core=core),
+                self.command(*command, core=core, goes_first=goes_first),
                 env={**os.environ, **environ},
                 cwd=ROOT,
                 stdout=out,

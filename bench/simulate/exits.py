@@ -68,7 +68,7 @@ class Exits:
         `right` tells of each node of an entry's tree whether the target says it.
         """
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        whole_s = costs.seconds(rows)
+        whole_s = costs.seconds(rows, sum(len(work.tokens) - work.final for work in works))
         if not any(work.floor > 0.0 for work in works):
             self._report = ExitReport()
             return whole_s, rows

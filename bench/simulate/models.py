@@ -134,9 +134,11 @@ class LogTarget(PagedRunner):
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
         """Return rows for final batch entries, and let the time of all rows and branches pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        computed, seconds = float(rows), self._costs.seconds(rows)
         if self._exits is not None:
             seconds, computed = self._exits.pass_s(works, self._right, self._costs)
+        else:
+            silent = sum(len(work.tokens) - work.final for work in works)
+            seconds, computed = self._costs.seconds(rows, silent), float(rows)
         seconds += self._costs.fork_s * sum(_branches(work.tree) for work in works)
         reading_s = self._costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)
         seconds = self._device.verify(self._clock.now_s, computed, seconds, reading_s)

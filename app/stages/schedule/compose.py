@@ -65,17 +65,17 @@ def compose(
     chunks: list[BatchEntry] = []
     if prompts:
         chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs))
-    base_rows += sum(len(work.tokens) for work in chunks)
+    plain_s = costs.seconds(base_rows) + reading.step_s(zip(cached, rows, strict=True))
+    chunk_rows = sum(len(work.tokens) for work in chunks)
+    base_rows += chunk_rows
+    base_s = plain_s - costs.seconds(base_rows)  # prompts take what they take, however many tokens the others commit
 
-    others = sum(work.final for work in chunks)
-    base_s = reading.step_s([*zip(cached, rows, strict=True), *((work.start, len(work.tokens)) for work in chunks)])
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = [NO_TREE] * len(running)
     if policy.max_draft_tokens:
-        trees = _worthwhile([_allowed_tree(s, most) for s in running], base_rows, costs, others, base_s)
-    chunk_rows = sum(len(work.tokens) for work in chunks)
+        trees = _worthwhile([_allowed_tree(s, most) for s in running], base_rows, costs, base_s)
     row_s = [tokens * reading.row_token_s for tokens in cached]
-    batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, others, base_s, row_s, not is_together)
+    batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, base_s, row_s, not is_together)
     kept = selection.select(running, trees, batch)
     decodes = [
         s.entry(len(s.kv.tokens), tree.cut(nodes))
@@ -154,18 +154,18 @@ def _shallow(tree: Tree, max_depth: int) -> Tree:
     return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)
 
 
-def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, others: int, base_s: float) -> list[Tree]:
+def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, base_s: float) -> list[Tree]:
     """Return the trees without the side branches that cost more than they bring.
 
     A branch off the main one (first children) costs `fork_s` beside its rows, so its survival must
-    be worth that time at the pace of the step as a whole.
+    be worth that time at the pace of the step, prompts left out.
     """
     if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):
         return trees
     whole = base_rows + sum(len(tree) for tree in trees)
-    tokens = len(trees) + others + sum(sum(tree.survival) for tree in trees)
+    tokens = len(trees) + sum(sum(tree.survival) for tree in trees)
     least = costs.fork_s * max(
-        (len(trees) + others) / (costs.seconds(base_rows) + base_s), tokens / (costs.seconds(whole) + base_s)
+        len(trees) / (costs.seconds(base_rows) + base_s), tokens / (costs.seconds(whole) + base_s)
     )
     return [_without_branches(tree, least) for tree in trees]
 

@@ -26,7 +26,7 @@ def chunk_tokens(costs: StepCosts, policy: Policy) -> int:
     the same for many rows reads more of them.
     """
     size = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
-    while 2 * size <= policy.max_batch_tokens and costs.seconds(2 * size) <= 2.0 * CHEAPER * costs.seconds(size):
+    while 2 * size <= policy.max_batch_tokens and costs.prompt_s(2 * size) <= 2.0 * CHEAPER * costs.prompt_s(size):
         size *= 2
     return size
 
@@ -56,7 +56,8 @@ def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, runni
         return 0.0
     chunks = split_prefill(prompts, policy.max_batch_tokens, chunk_tokens(costs, policy), costs, running_s)
     rows = [(work.start, len(work.tokens)) for work in chunks]
-    return costs.seconds(sum(count for _, count in rows)) + costs.reading.step_s(rows)
+    silent = sum(len(work.tokens) - work.final for work in chunks)
+    return costs.seconds(sum(count for _, count in rows), silent) + costs.reading.step_s(rows)
 
 
 class _Room:
@@ -64,7 +65,7 @@ class _Room:
 
     def __init__(self, tokens: int, size: int, costs: StepCosts, running_s: float) -> None:
         self.given: dict[str, int] = {}
-        self._row_s = max(INSTANT_S, (costs.seconds(1 + size) - costs.seconds(1)) / size)
+        self._row_s = max(INSTANT_S, (costs.prompt_s(1 + size) - costs.seconds(1)) / size)
         self._reading = costs.reading
         self._chunk_s = self._s = max(size * self._row_s, costs.seconds(1))  # a GPU's rows cost next to nothing
         self._long_s = min(self._s, BESIDE * running_s) if running_s else self._s

@@ -21,8 +21,7 @@ class BatchRows:
     most: int  # rows of the whole step
     chunk: int  # of `base`, rows of prompts
     costs: StepCosts
-    others: int = 0  # sequences that commit a token in this step without a tree
-    base_s: float = 0.0  # seconds of reading contexts without any node
+    base_s: float = 0.0  # see `cut`
     row_s: Listed[float] = ()  # by tree, the seconds of reading that each of its nodes adds
     is_pipelined: bool = False  # whether the drafts of other sequences are made meanwhile
 
@@ -40,7 +39,7 @@ class PaceSelection:
 
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
         """Return the nodes of each sequence's tree (`cut`)."""
-        return cut(trees, rows.base, rows.costs, rows.most, rows.others, rows.base_s, rows.row_s)
+        return cut(trees, rows.base, rows.costs, rows.most, rows.base_s, rows.row_s)
 
 
 def cut(
@@ -48,19 +47,19 @@ def cut(
     base_rows: int,
     costs: StepCosts,
     max_rows: int,
-    other_sequences: int = 0,
     base_s: float = 0.0,
     row_s: Listed[float] = (),
 ) -> list[int]:
     """Return how many nodes of each tree to verify; 0 allowed, the fewest at equal worth.
 
     They are the n best of all by survival, for the n that maximises (sequences + their survival) /
-    seconds(base_rows + n).
+    (seconds(base_rows + n) + base_s).
 
-    The maximum is over *all* n: seconds() has steps, beyond which more rows can pay again.
-    `other_sequences` commit a token in this step without a tree. Of nodes of equal survival those
-    of the earlier tree come first. Reading contexts takes `base_s` without any node, and `row_s`
-    more for each node, by tree: the worth of that time at the pace without nodes is subtracted from
+    The maximum is over *all* n: seconds() has steps, beyond which more rows can pay again. Of nodes of
+    equal survival those of the earlier tree come first. `base_s` is what the step takes beside its rows,
+    less what is no matter of nodes: reading contexts is added, and the rows of prompts, which are among
+    `base_rows`, are taken off, since a token early spares a row of some later step and no prompt. `row_s`:
+    by tree, the seconds of reading of each node; their worth at the pace without nodes is subtracted from
     a node's survival when the best are picked.
     """
     survival: list[float] = []
@@ -68,7 +67,7 @@ def cut(
     for i, tree in enumerate(trees):
         survival += accumulate(tree.survival, min)  # never a child before its parent
         owners += [i] * len(tree.survival)
-    value, sequences = survival, len(trees) + other_sequences
+    value, sequences = survival, len(trees)
     if any(row_s):
         pace = sequences / (costs.seconds(base_rows) + base_s)
         value = [s - pace * row_s[owner] for s, owner in zip(survival, owners, strict=True)]

@@ -37,9 +37,10 @@ def test_a_step_stays_a_step() -> None:
 
 @given(points, st.floats(0.2, 5.0))
 def test_step_costs_survive_json(measured: dict[int, float], ratio: float) -> None:
-    costs = StepCosts(measured, ratio)
+    costs = StepCosts(measured, ratio, logits_s=1e-5)
     again = StepCosts.loads(costs.dumps())
     assert [again.seconds(n) for n in range(300)] == [costs.seconds(n) for n in range(300)]
+    assert again.prompt_s(64) == costs.prompt_s(64)
 
 
 def test_follows_a_machine_that_slows_down_and_shrugs_at_an_outlier() -> None:
@@ -61,6 +62,26 @@ def test_steps_of_many_sizes_tell_the_cost_of_rows() -> None:
     assert costs.seconds(1) == pytest.approx(0.045, rel=0.02)
     assert costs.seconds(8) == pytest.approx(0.087, rel=0.02)
     assert StepCosts.loads(costs.dumps()).seconds(8) == costs.seconds(8)
+
+
+def test_a_prompts_rows_cost_less_by_their_logits() -> None:
+    costs = StepCosts(MEASURED, logits_s=0.0004)
+    assert costs.prompt_s(1) == costs.seconds(1) == 0.045
+    assert costs.prompt_s(32) == costs.seconds(32, 31) == pytest.approx(0.115 - 31 * 0.0004)
+    assert costs.seconds(32, 20) == pytest.approx(0.115 - 20 * 0.0004)
+    assert StepCosts(MEASURED, logits_s=0.1).prompt_s(32) == 0.045, "never less than a row"
+    for _ in range(100):
+        costs.correct(1, 0.090)
+    assert costs.logits_s == pytest.approx(0.0008, rel=0.2), "they slow down with the machine"
+
+
+def test_steps_that_read_prompts_do_not_make_rows_look_cheap() -> None:
+    costs = StepCosts(MEASURED, logits_s=0.0004)
+    before = costs.span(1, 16)
+    for _ in range(50):
+        costs.correct(4, MEASURED[4])
+        costs.correct(33, costs.seconds(33) - 30 * 0.0004, silent=30)
+    assert costs.span(1, 16) == pytest.approx(before)
 
 
 def test_stored_costs_without_contexts_price_them_at_nothing() -> None:

@@ -73,8 +73,8 @@ def test_costs_are_measured_for_all_rows_and_leave_no_page_behind():
 
 
 def test_the_cost_of_contexts_is_measured_without_computing_one(monkeypatch):
-    """The runner's steps take 2 us a cached token and 1 us for each row, by a fake clock."""
-    clock, rows_run, wanted = [0.0], [], {}
+    """The runner's steps take 2 us a cached token and 1 us for each row, 0.2 ms a row's logits, by a fake clock."""
+    clock, rows_run, wanted = [0.0], [], []
 
     class Timed:
         capacity_tokens = 10_000
@@ -83,8 +83,8 @@ def test_the_cost_of_contexts_is_measured_without_computing_one(monkeypatch):
             (work,) = works
             rows = len(work.tokens) + len(work.tree)
             rows_run.append(rows)
-            wanted[rows] = 1 + len(work.tree)
-            clock[0] += 0.01 + 0.001 * rows + work.start * (2e-6 + 1e-6 * rows)
+            wanted.append(1 + len(work.tree))
+            clock[0] += 0.01 + 0.0008 * rows + 0.0002 * wanted[-1] + work.start * (2e-6 + 1e-6 * rows)
             return [Answer()]
 
         def try_reserve(self, work):
@@ -106,8 +106,10 @@ def test_the_cost_of_contexts_is_measured_without_computing_one(monkeypatch):
     costs = measure_costs(Timed(), 5, 4096)
     assert costs.reading == pytest.approx((2e-6, 1e-6, 1.0))
     assert costs.seconds(8) == pytest.approx(0.018)
+    assert costs.logits_s == pytest.approx(0.0002) and costs.prompt_s(8) == pytest.approx(0.018 - 7 * 0.0002)
     assert max(rows_run) <= 96, "no prompt was read for it"
-    assert wanted == {rows: 1 if rows == 96 else rows for rows in rows_run}, "all rows, as in verifying"
+    chunks = {rows for rows, own in zip(rows_run, wanted, strict=True) if own < rows}
+    assert chunks == {ROWS[-1], 96}, "logits of all rows, as in verifying, but where it asks what they cost"
     assert measure_costs(Timed(), 5, 150).reading == (0.0, 0.0, 1.0), "too short a context to tell"
 
 

@@ -165,6 +165,19 @@ def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:
     assert kept(3000) == [2, 0]
 
 
+@pytest.mark.parametrize("logits_s", [0.0, 0.0005])
+@pytest.mark.parametrize(("survival", "nodes"), [(0.2, 0), (0.35, 1)])
+def test_a_prompt_in_the_step_makes_nodes_no_cheaper(survival: float, nodes: int, logits_s: float) -> None:
+    """A step twenty times as long is no pace to compare with: what is not drafted is decoded in a later one."""
+    costs = StepCosts({1: 0.011, 101: 0.111}, logits_s=logits_s)  # a row more: a millisecond
+
+    def kept(*prompts: Sequence) -> list[int]:
+        running = [sequence(name, 3, 2, tree=chain([survival, 0.1])) for name in ("a", "b", "c", "d")]
+        return [len(work.tree) for work in compose([*running, *prompts], Policy(), NOW, costs)][:4]
+
+    assert kept(sequence("p", 200, cached=0)) == kept() == [nodes] * 4
+
+
 def test_waits_while_all_trees_are_on_their_way() -> None:
     waiting = [
         sequence("a", 3, 2, due_s=NOW + 0.2),

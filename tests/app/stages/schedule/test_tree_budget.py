@@ -63,12 +63,6 @@ def test_cut_never_takes_a_child_without_its_parent() -> None:
     assert cut([broken, chain([0.5])], 2, FLAT, 3) == [0, 1]
 
 
-def test_other_sequences_in_the_step_make_a_node_dearer() -> None:
-    slope = StepCosts({1: 1.0, 11: 2.0})
-    assert cut([chain([0.15])], 1, slope, 64) == [1]
-    assert cut([chain([0.15])], 1, slope, 64, other_sequences=9) == [0]
-
-
 def test_cutting_64_trees_of_16_nodes_takes_few_steps() -> None:
     rng = random.Random(0)
     trees = [chain(sorted((rng.random() for _ in range(16)), reverse=True)) for _ in range(64)]
