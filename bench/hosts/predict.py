@@ -111,8 +111,13 @@ def simulate(log: Log, arm: Variant, setting: Setting, texts: Mapping[str, Any])
     order = in_order(log, range(counted))
     before = in_order(log, range(counted, counted + warm_up))
     world = build(log, arm, setting, lambda: model_free(log))
-    world.waiting = deque(map(str, [*before, *order]))
-    world.run(in_turn(texts["arrivals_s"]) if "arrivals_s" in texts else None)
+    if "arrivals_s" in texts:
+        world.waiting = deque(map(str, [*before, *order]))
+        world.run(in_turn(texts["arrivals_s"]))
+    else:
+        for block in (before, *parted(order, texts["blocks"])):
+            world.waiting = deque(map(str, block))
+            world.run()
     ends = {text_of(record.id): world.store.snapshot(record.id) for record in world.ended}
     targets = [verifier.target for verifier in world.verifiers]
     step_s = sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
@@ -131,6 +136,12 @@ def in_order(log: Log, numbers: range) -> list[int]:
     for i, text in enumerate(log.texts):
         by_domain.setdefault(text.domain, []).append(i)
     return [own[number] for number in numbers for own in by_domain.values()]
+
+
+def parted(order: list[int], blocks: int) -> list[list[int]]:
+    """Part texts into so many blocks, as a live run asks them: one begins when the last of the one before has ended."""
+    size = -(-len(order) // blocks)
+    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 def in_turn(blocks: Listed[Listed[float]]) -> list[float]:

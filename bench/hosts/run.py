@@ -150,6 +150,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
         "texts": {
             "prompts": args.prompts,
             "warm_up": args.warm_up,
+            "blocks": args.blocks,
             "max_tokens": args.max_tokens,
             **({} if times is None else {"rate": args.rate, "arrivals_s": times}),
         },

@@ -122,15 +122,16 @@ class World:
         return sum(own.model_rounds for own in stats) / later_rounds if later_rounds else 0.0
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
-        """Run every text once, `streams` at a time; or a text at each of these seconds, all texts
+        """Run every waiting text once, `streams` at a time, from now on; or a text at each of these seconds, all texts
         in turn.
 
         Raises RuntimeError when a text does not end within LONGEST_S.
         """
-        total = len(self.waiting)
+        total = len(self.ended) + len(self.waiting)
         if arrivals_s is None:
+            now_s = max(self.network.now_s, *(verifier.clock.time() for verifier in self.verifiers))
             for _ in range(self.setting.streams):
-                self.admit(0.0)
+                self.admit(now_s)
         else:
             total, texts = len(arrivals_s), [*self.waiting]
             self.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(total))

@@ -37,7 +37,7 @@ def fused_rate(log: Log, nodes: tuple[tuple[str, ...], ...]) -> float:
         streams=1, hop_s=hop_s, nodes=nodes, is_one_core=True, is_hub=True, slowdown=SLOWDOWN, host_s=HOST_S,
         trees_s=TREES_S, mail_s=MAIL_S,
     )  # fmt: skip
-    ends = run(log, ARMS[2], setting, {"prompts": 3, "warm_up": 1})
+    ends = run(log, ARMS[2], setting, {"prompts": 3, "warm_up": 1, "blocks": 2})
     return sum(map(rate, ends)) / len(ends)
 
 
@@ -46,7 +46,7 @@ def measured(log: Log, nodes: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
     found = {
         "place": {"nodes": nodes, "hop_ms": HOP_MS},
         "streams": 1,
-        "texts": {"prompts": 3, "warm_up": 1, "max_tokens": LENGTH},
+        "texts": {"prompts": 3, "warm_up": 1, "blocks": 2, "max_tokens": LENGTH},
         "arms": {arm.name: {"stream_tokens_per_s": 1.0 / (LIVE_S + HOST_S)} for arm in ARMS}
         | {
             FITTED: {"stream_tokens_per_s": vanilla_rate(TREES_S + MAIL_S)},
@@ -82,7 +82,7 @@ def test_the_time_of_our_own_python_is_fitted(log: Log) -> None:
 def test_nodes_on_one_core_wait_for_each_other(log: Log) -> None:
     apart = predict(log, measured(log, (("coder",), ("writer",))), ARMS)["arms"]["specinfer"]
     setting = Setting(streams=1, hop_s=1e-3 * HOP_MS, nodes=(("coder",), ("writer",)), host_s=HOST_S, slowdown=SLOWDOWN)
-    counts = {"prompts": 3, "warm_up": 1}
+    counts = {"prompts": 3, "warm_up": 1, "blocks": 2}
     seconds = {
         shared: sum(
             (end.stats.last_token_s or 0.0) - end.record.created_s
@@ -144,7 +144,7 @@ def test_requests_at_stated_times_come_in_blocks_with_a_pause_between() -> None:
 def test_a_prediction_has_requests_come_as_they_came_live(log: Log) -> None:
     """Far apart each has the target to itself; all at once they share it."""
     setting = Setting(streams=1, nodes=(("coder",), ("writer",)))
-    texts = {"prompts": 3, "warm_up": 1}
+    texts = {"prompts": 3, "warm_up": 1, "blocks": 2}
     apart = [[100.0 * i for i in range(count)] for count in (2, 6)]
     seconds = {}
     for name, times in (("apart", apart), ("at once", [[0.0] * len(block) for block in apart])):
