@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import add
 from typing import Final, Self
 
 import msgspec
@@ -54,10 +55,11 @@ class _Running:
     @classmethod
     def of(cls, works: list[BatchEntry], launched: LaunchedStep, costs: StepCosts) -> Self:
         nodes = [len(work.tree.tokens) for work in works]
-        rows = [len(work.tokens) + own for work, own in zip(works, nodes, strict=True)]
+        tokens = [len(work.tokens) for work in works]
+        rows = [*map(add, tokens, nodes)]
         reading_s = costs.reading.step_s(zip([work.start for work in works], rows, strict=True))
-        finals = sum(work.final for work in works)
-        silent = sum(len(work.tokens) for work in works) - finals
+        finals = [work.final for work in works].count(True)
+        silent = sum(tokens) - finals
         trees = len(works) - nodes.count(0)
         return cls(works, launched, costs, reading_s, sum(rows), silent, trees, finals == len(works))
 

@@ -65,11 +65,11 @@ def compose(
     chunks: list[BatchEntry] = []
     if prompts:
         chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs))
-    plain_s = costs.seconds(base_rows) + reading.step_s(zip(cached, rows, strict=True))
-    chunk_rows = sum(len(work.tokens) for work in chunks)
-    base_rows += chunk_rows
-    base_s = plain_s - costs.seconds(base_rows)  # prompts take what they take, however many tokens the others commit
-
+    base_s, chunk_rows = reading.step_s(zip(cached, rows, strict=True)), 0
+    if chunks:  # they take what they take, however many tokens the others commit
+        chunk_rows = sum(len(work.tokens) for work in chunks)
+        base_s += costs.seconds(base_rows) - costs.seconds(base_rows + chunk_rows)
+        base_rows += chunk_rows
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = [NO_TREE] * len(running)
     if policy.max_draft_tokens:
