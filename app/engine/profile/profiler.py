@@ -62,7 +62,8 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
         rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows))
         for rows, seconds in times(runner, vocab_size, ROWS, PASSES).items()
     }
-    logits_s = min(logits_seconds(runner, vocab_size), (points[ROWS[-1]] - points[1]) / (2 * ROWS[-1]))
+    most_s = max(0.0, points[ROWS[-1]] - points[1]) / (2 * ROWS[-1])  # a disturbed first row may look dearer than all
+    logits_s = min(logits_seconds(runner, vocab_size), most_s)
     return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading, logits_s=logits_s)
 
 

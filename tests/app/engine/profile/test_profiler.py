@@ -118,3 +118,9 @@ def test_every_row_is_in_the_vocabulary():
     for vocab_size in (2, 3, 50, 61, 101, 257):
         runner = fakes.served(vocab_size=vocab_size, pad_token_id=None)
         assert check_exactness(runner, vocab_size).rows == CHECKED
+
+
+def test_a_disturbed_first_row_refuses_no_model(monkeypatch):
+    """All steps of one row looked slower than those of many: logits are priced at nothing."""
+    monkeypatch.setattr("app.engine.profile.profiler.times", lambda *_: {rows: 1.0 / rows for rows in ROWS})
+    assert measure_costs(fakes.served(), fakes.VOCAB, 512).logits_s == 0.0
