@@ -354,6 +354,11 @@ class BatchEntry(msgspec.Struct, gc=False):
     floor: float = 0.0
     pruned: dict[int, float] = {}
 
+    @property
+    def silent(self) -> int:
+        """Return the number of its rows without logits: the tokens of a prompt, but for the last of all."""
+        return len(self.tokens) - self.final
+
 
 @dataclass(slots=True)
 class Fork:

@@ -37,12 +37,13 @@ class Host:
     def command(self, *command: str, core: int | None = None, goes_first: bool = False) -> list[str]:
         """Return the command line that runs `command` there, on one core if that is named.
 
-        With `goes_first` it waits for no other process of the core that has not this either, as if it had its own.
+        With `goes_first` it waits for no process of the core that is without it, as if the core were its own.
         """
         pinned = () if core is None else ("taskset", "--cpu-list", str(core))
-        pinned = ("chrt", "--rr", "1", *pinned) if goes_first else pinned
+        first = ("chrt", "--rr", "1") if goes_first else ()
         named = f'hostname {self.name} && exec "$@"'
-        return ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", named, "sh", *pinned, *command]
+        there = ("ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", named, "sh")
+        return [*there, *first, *pinned, *command]
 
     def start(
         self, log: Path, environ: Mapping[str, str], *command: str, core: int | None = None, goes_first: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from app.store.protocol import Snapshot
 from bench.cooperate.variants import OFF, Variant
@@ -26,6 +26,7 @@ FITTED, FITTED_MAIL = "vanilla", "specinfer"
 MOST_TREES_S, MOST_MAIL_S = 0.032, 0.008
 PAUSE_S = 30.0  # between blocks of requests at stated times, in which other arms have their turn
 HALVINGS = 6  # of these, to find a value
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +139,10 @@ def in_order(log: Log, numbers: range) -> list[int]:
     return [own[number] for number in numbers for own in by_domain.values()]
 
 
-def parted(order: list[int], blocks: int) -> list[list[int]]:
-    """Part texts into so many blocks, as a live run asks them: one begins when the last of the one before has ended."""
-    size = -(-len(order) // blocks)
-    return [order[i : i + size] for i in range(0, len(order), size)]
+def parted(texts: list[T], blocks: int) -> list[list[T]]:
+    """Part texts into so many blocks: one begins when the last of the one before has ended."""
+    size = -(-len(texts) // blocks)
+    return [texts[i : i + size] for i in range(0, len(texts), size)]
 
 
 def in_turn(blocks: Listed[Listed[float]]) -> list[float]:

@@ -30,7 +30,7 @@ from bench.help import Defaults
 from bench.help import parser as parser_of
 from bench.hosts.deployment import ArmDeployment, Place, arms_running
 from bench.hosts.network import MOST_HOSTS, lacking
-from bench.hosts.predict import predict
+from bench.hosts.predict import parted, predict
 from bench.hosts.report import check_same, deviations, figures, fingerprint, table
 from bench.prompts import Prompts, add_prompts_file
 from bench.report_header import heading
@@ -192,11 +192,7 @@ def place_of(settings: Settings, args: argparse.Namespace) -> Place:
 
 def asked(prompts: Prompts, count: int, warm_up: int, blocks: int) -> tuple[Block, list[Block]]:
     """Return the warming-up requests and the blocks of counted ones, the domains in turn in each."""
-    counted = in_turn(prompts, range(count))
-    size = -(-len(counted) // blocks)
-    return in_turn(prompts, range(count, count + warm_up)), [
-        counted[i : i + size] for i in range(0, len(counted), size)
-    ]
+    return in_turn(prompts, range(count, count + warm_up)), parted(in_turn(prompts, range(count)), blocks)
 
 
 def in_turn(prompts: Prompts, numbers: range) -> Block:

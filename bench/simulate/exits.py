@@ -68,16 +68,16 @@ class Exits:
         `right` tells of each node of an entry's tree whether the target says it.
         """
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
-        whole_s = costs.seconds(rows, sum(len(work.tokens) - work.final for work in works))
+        silent = sum(work.silent for work in works)  # these never leave
         if not any(work.floor > 0.0 for work in works):
             self._report = ExitReport()
-            return whole_s, rows
+            return costs.seconds(rows, silent), rows
         draws = {id(work): [self._draws.random() for _ in work.tree.tokens] for work in works}
         known = {id(work): right(work) for work in works}
         before_at, seconds, mean, took_s = 0.0, 0.0, 0.0, 0.0
         left: list[tuple[float, int, int]] = []
         for one in self._costs.checkpoints:
-            seconds += (one.at - before_at) * costs.seconds(rows)
+            seconds += (one.at - before_at) * costs.seconds(rows, silent)
             mean += (one.at - before_at) * rows
             nodes = sum(len(work.tree) - len(work.pruned) for work in works)
             took_s += self._costs.fixed_s + costs.seconds(rows + round(self._costs.look * nodes)) - costs.seconds(rows)
@@ -94,7 +94,7 @@ class Exits:
             after = sum(len(work.tokens) + len(work.tree) - len(work.pruned) for work in works)
             left.append((1.0 - one.at, rows, after))
             before_at, rows = one.at, after
-        seconds += (1.0 - before_at) * costs.seconds(rows)
+        seconds += (1.0 - before_at) * costs.seconds(rows, silent)
         mean += (1.0 - before_at) * rows
         self._report = ExitReport(took_s, tuple(left))
         return seconds + took_s, mean

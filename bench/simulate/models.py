@@ -137,7 +137,7 @@ class LogTarget(PagedRunner):
         if self._exits is not None:
             seconds, computed = self._exits.pass_s(works, self._right, self._costs)
         else:
-            silent = sum(len(work.tokens) - work.final for work in works)
+            silent = sum(work.silent for work in works)
             seconds, computed = self._costs.seconds(rows, silent), float(rows)
         seconds += self._costs.fork_s * sum(_branches(work.tree) for work in works)
         reading_s = self._costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)

@@ -104,7 +104,8 @@ class EarlyExitController:
         """
         if not any(work.floor > 0.0 for work in works):
             return took_s
-        whole_s, saved_s, spent_s = costs.seconds(_rows(works)), self._saved_s(costs), self._exits().took_s
+        whole_s = costs.seconds(_rows(works), sum(work.silent for work in works))
+        saved_s, spent_s = self._saved_s(costs), self._exits().took_s
         if took_s > 0.0:
             self.error.update(whole_s + reading_s - saved_s + spent_s, took_s)
         return max(0.0, took_s - spent_s) * whole_s / (whole_s - saved_s)

@@ -58,25 +58,23 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
     model takes.
     """
     reading = _reading(runner, vocab_size, context_tokens)
-    points = {
-        rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows))
-        for rows, seconds in times(runner, vocab_size, ROWS, PASSES).items()
-    }
+    verified = times(runner, vocab_size, ROWS, PASSES)
+    points = {rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows)) for rows, seconds in verified.items()}
     most_s = max(0.0, points[ROWS[-1]] - points[1]) / (2 * ROWS[-1])  # a disturbed first row may look dearer than all
-    logits_s = min(logits_seconds(runner, vocab_size), most_s)
+    logits_s = min(logits_seconds(runner, vocab_size, verified[ROWS[-1]]), most_s)
     return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading, logits_s=logits_s)
 
 
-def logits_seconds(runner: ProfiledTarget, vocab_size: int) -> float:
-    """Return the seconds that a row's logits take of its own, 0 at least: of a prompt only the last token has any."""
+def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
+    """Return the seconds that a row's logits take of its own, 0 at least: of a prompt only the last token has any.
+
+    `verified_s`: of a step of the most ROWS, all with logits.
+    """
     rows = ROWS[-1]
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     chunk = BatchEntry(sequence, CONTEXT, sequence.tokens[CONTEXT:], Tree(), final=True)
-    read_s = verified_s = float("inf")
-    for _ in range(PASSES):
-        read_s = min(read_s, step_seconds(runner, [chunk]))
-        verified_s = min(verified_s, _seconds(runner, sequence, CONTEXT, rows - 1, 0))
+    read_s = min(step_seconds(runner, [chunk]) for _ in range(PASSES))
     runner.release(sequence)
     return max(0.0, verified_s - read_s) / (rows - 1)
 

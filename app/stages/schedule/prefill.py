@@ -56,7 +56,7 @@ def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, runni
         return 0.0
     chunks = split_prefill(prompts, policy.max_batch_tokens, chunk_tokens(costs, policy), costs, running_s)
     rows = [(work.start, len(work.tokens)) for work in chunks]
-    silent = sum(len(work.tokens) - work.final for work in chunks)
+    silent = sum(work.silent for work in chunks)
     return costs.seconds(sum(count for _, count in rows), silent) + costs.reading.step_s(rows)
 
 

@@ -127,3 +127,12 @@ def test_a_perfect_free_drafter_gives_a_token_more_than_it_drafts(log: Log) -> N
         world = run(log, fixed("one", length), Setting(streams=2, hop_s=0.0))
         rounds = [world.store.snapshot(record.id).stats.rounds for record in world.ended]
         assert set(rounds) == {1 + -(-(LENGTH - 1) // (length + 1))}
+
+
+def test_a_verifier_expects_what_a_step_that_reads_a_prompt_takes(log: Log) -> None:
+    """The steps take what is measured, a prompt's rows less their logits: none of them teaches another pace."""
+    costs = json.dumps({"points": [[1, 0.011], [101, 0.111]], "ratio": 1.0, "logits_s": 0.0005})
+    world = run(log.model_copy(update={"costs": costs}), Variant(OFF, speculates=False), Setting(2))
+    (verifier,) = world.verifiers
+    errors = verifier.segment.report()["cost_errors"]
+    assert isinstance(errors, dict) and errors["step"] == pytest.approx(0.0, abs=1e-9)

@@ -44,6 +44,15 @@ def test_no_entry_without_a_floor_is_looked_at() -> None:
     assert (seconds, rows) == (COSTS.seconds(4), 4) and not works[0].pruned
 
 
+def test_a_prompts_rows_have_no_logits_with_a_look_or_without() -> None:
+    costs = StepCosts({1: 0.05, 1000: 1.0}, logits_s=0.0004)
+    prompt = BatchEntry(CachedSequence("1.0", [1] * 40, Sampling(seed=0), "public"), 0, [1] * 40, Tree(), True)
+    whole_s = costs.seconds(44, 39)
+    for floor in (0.0, 1.0):
+        seconds, _ = exits(0.5, 1e-9).pass_s([entry(floor), prompt], lambda work: [True] * len(work.tree), costs)
+        assert seconds == pytest.approx(whole_s), "nobody left"
+
+
 def test_right_rows_are_lost_and_wrong_ones_found_as_the_roc_has_it() -> None:
     lost = _share(0.9, 0.05, is_right=True)
     found = _share(0.9, 0.05, is_right=False)

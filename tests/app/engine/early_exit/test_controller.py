@@ -117,6 +117,17 @@ def test_batches_of_other_sizes_are_judged_apart():
     assert (small[0].floor > 0.0, large[0].floor > 0.0) == (False, True)
 
 
+def test_a_prompt_in_the_step_is_expected_without_its_logits():
+    costs = StepCosts({1: 0.02, 11: 0.03}, logits_s=0.0004)
+    pruning = after(0.0003, ((0.5, 8, 6),), "on")
+    works = [*batch([0.5, 0.25]), fakes.work(fakes.cached([5] * 5), 0)]
+    pruning.allow(works, costs)
+    works[0].pruned = {1: 0.1, 2: 0.05}
+    whole_s = costs.seconds(8, 4)
+    assert pruning.whole_s(works, costs, whole_s - 0.001 + 0.0003) == pytest.approx(whole_s)
+    assert pruning.error.value == pytest.approx(0.0, abs=1e-9)
+
+
 def test_step_costs_learn_what_the_whole_step_would_have_taken():
     pruning = after(0.0003, ((0.5, 3, 1),), "on")
     works = batch([0.5, 0.25])
