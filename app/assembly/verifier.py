@@ -107,15 +107,17 @@ def verifier_over(
     on_exhausted: Callable[[], None] | None = None,
     clock: Clock = SYSTEM,
     splits: Splits | None = None,
+    planner: LengthPlanner | None = None,
 ) -> Verifier:
     """Build a verifier around a target, with the strategies that the settings select.
 
     `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
     routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
-    `splits`: how the machine can be divided; None: not at all.
+    `splits`: how the machine can be divided; None: not at all. `planner` decides lengths instead of the
+    settings' rule.
     """
     plan, splits = plan_of(settings), splits or FixedSplits()
-    planner = lengths(settings, splits)
+    planner = planner or lengths(settings, splits)
     strategies = DraftStrategies(
         planner,
         Router(routing(settings, agreement), plan.drafters_per_sequence),

@@ -145,7 +145,12 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
             model_rounds = {name: arm.model_rounds for name, arm in opened.items()}
     counted = {name: own[1:] for name, own in ends.items()}
     return {
-        "place": {"nodes": place.nodes, "held_back_ms": place.hop_ms, "hop_ms": round(hop_ms, 4), "mbit": args.mbit},
+        "place": {
+            "nodes": [[Path(folder).name for folder in node] for node in place.nodes],  # drafters go by that name
+            "held_back_ms": place.hop_ms,
+            "hop_ms": round(hop_ms, 4),
+            "mbit": args.mbit,
+        },
         "streams": args.streams,
         "texts": {
             "prompts": args.prompts,

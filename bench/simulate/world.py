@@ -27,12 +27,13 @@ from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.stages.draft.protocol import Drafter
+from app.stages.length.planner import LengthPlanner
 from app.stages.route.scores import same_tokens
 from app.stages.route.strategies import Agreement
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
-from bench.cooperate.systems import shape_of
+from bench.cooperate.systems import Shape, shape_of
 from bench.cooperate.variants import Variant
 from bench.simulate.events import Link, Network
 from bench.simulate.exits import ExitCosts, Exits
@@ -78,6 +79,8 @@ class Setting:
     kv_tokens: int = MEMORY_TOKENS  # that fit into the caches of all verifiers together
     silent_s: Mapping[str, float] = field(default_factory=dict)  # by drafter: from when on its node says nothing
     guesser: Callable[..., LogGuesser] = LogGuesser  # makes the models of drafters
+    planner: Callable[[], LengthPlanner] | None = None  # makes a verifier's rule of lengths; None: the variant's own
+    reshape: Shape | None = None  # changes every tree before a verifier sees it; None: as the variant has it
     exits: ExitCosts | None = None  # where rows may leave a pass, if the variant's settings allow it; None: nowhere
 
 
@@ -182,6 +185,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
         agreement=agreement_of(world),
         clock=clock,
         splits=world.device,
+        planner=world.setting.planner() if world.setting.planner else None,
     )
     if world.device is not None:
         for number, split in enumerate(world.device.all):
@@ -227,6 +231,6 @@ def fuser_of(world: World) -> Fuser:
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
-    """Return the trees as the variant changes them before the verifier sees them."""
-    shape = shape_of(world.variant)
+    """Return the trees as the setting or the variant changes them before the verifier sees them."""
+    shape = world.setting.reshape or shape_of(world.variant)
     return [shape(tree) if shape else tree for _, tree in trees]

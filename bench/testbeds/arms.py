@@ -32,6 +32,8 @@ class Arm:
     one_of: tuple[str, ...] = ()
     is_pipeinfer: bool = False
     is_adaspec: bool = False  # drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
+    is_smurfs: bool = False  # drafters vote, and a length climbs, as Smurfs has it (`bench.testbeds.smurfs`)
+    splits: tuple[int, ...] = ()  # of a shared device, of which the best on other data is used: units for drafting
 
     @property
     def name(self) -> str:
@@ -74,6 +76,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
         Arm(_plan("specinfer", "specinfer", experts, every), trees),
         replace(_pipeinfer("pipeinfer", experts[:1]), one_of=experts),
         _pipeinfer("pipeinfer, mixture", mixture),
+        _smurfs(experts, every),
         *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
         Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
         *(
@@ -99,6 +102,7 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
         _vanilla("vanilla", drafters),
         Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
         Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), is_adaspec=True),
+        _smurfs(drafters, {}, (0, *(round(own.value) for own in world.shared.splits)) if world.shared else ()),
         *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
         Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
     ]
@@ -116,6 +120,7 @@ COSINE = (
     Comparison("tokens/s, specinfer over off, by quotients", "tokens_per_s", "specinfer", (OFF,)),
     Comparison("tokens/s, pipeinfer over specinfer, by quotients", "tokens_per_s", "pipeinfer", ("specinfer",)),
     Comparison("tokens/s, the same of one drafter", "tokens_per_s", "pipeinfer, mixture", ("vanilla, mixture",)),
+    Comparison("tokens/s, smurfs over specinfer", "tokens_per_s", "smurfs", ("specinfer",)),
     Comparison("tokens/s without cooperation", "tokens_per_s", "cosine without sharing", ("cosine",)),
     Comparison("tokens/s without fusion", "tokens_per_s", "cosine without fusion", ("cosine",)),
     Comparison("headline, at equal cost", "tokens_per_s", "cosine", BASELINES, "price_per_h"),
@@ -132,7 +137,7 @@ COSINE = (
     ),
     Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
 )
-WITHOUT_OFF = ("vanilla", "vanilla of 6", "adaspec")  # what FASER is compared with
+WITHOUT_OFF = ("vanilla", "vanilla of 6", "adaspec", "smurfs")  # what FASER is compared with
 FASER = (
     Comparison("latency over the best baseline", "request_s", "faser", WITHOUT_OFF),
     Comparison("tokens/s over the best baseline", "tokens_per_s", "faser", WITHOUT_OFF),
@@ -151,6 +156,7 @@ FASER = (
     Comparison("all three, over vanilla", "tokens_per_s", "faser", ("vanilla",)),
     Comparison("tokens/s, vanilla over off", "tokens_per_s", "vanilla", (OFF,)),
     Comparison("tokens/s, adaspec over vanilla", "tokens_per_s", "adaspec", ("vanilla",)),
+    Comparison("tokens/s, smurfs over vanilla", "tokens_per_s", "smurfs", ("vanilla",)),
     Comparison("latency, pace over faser", "request_s", "pace", ("faser",)),
     Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser",)),
     Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, *WITHOUT_OFF)),
@@ -179,6 +185,11 @@ def _vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
 def _pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
     sizes = tuple(f"micro:{n}" for n in MICRO_RUNS)
     return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, is_pipeinfer=True)
+
+
+def _smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], splits: tuple[int, ...] = ()) -> Arm:
+    own = _plan("smurfs", "specinfer", drafters, {**changes, "overlap": "groups"})
+    return Arm(own, is_smurfs=True, splits=splits)
 
 
 def _plan(

@@ -9,6 +9,7 @@ from functools import partial
 
 from app.assembly.plans import plan_of
 from app.messages import FUSE
+from app.stages.length.baselines import BaselineController
 from bench.simulate.events import Link
 from bench.simulate.load import RequestTimes, met, times
 from bench.simulate.log import Log
@@ -19,6 +20,7 @@ from bench.testbeds.arms import ADASPEC_MOST, Arm, Comparison
 from bench.testbeds.details import Details, ExitCounts
 from bench.testbeds.pipeinfer import PipeInfer
 from bench.testbeds.roofline import exit_costs, kv_tokens, peak_flops, price_per_h, sharing, step_costs
+from bench.testbeds.smurfs import ClimbingLength, Vote
 from bench.testbeds.texts import drafter_log
 from bench.testbeds.worlds import DrafterSpec, LinkSpec, WorldSpec
 
@@ -78,6 +80,8 @@ def play(
     setting = setting_of(world, arm.drafters, streams, seed)
     if arm.is_adaspec:
         setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world), most=ADASPEC_MOST))
+    if arm.is_smurfs:
+        setting = replace(setting, planner=lambda: BaselineController(ClimbingLength()), reshape=Vote(log.texts))
     simulated = run(log, arm.variant, setting, arrivals_s, lambda: [])
     found = met(simulated)
     last_s = sum(record.max_tokens for record in simulated.ended) / found.tokens_per_s
@@ -171,12 +175,18 @@ def with_drafter(arm: Arm, name: str) -> Arm:
     return replace(arm, variant=replace(arm.variant, drafters=(name,)), one_of=())
 
 
+def with_split(arm: Arm, units: int) -> Arm:
+    """Return the arm with one of its ways to divide the device."""
+    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "partition": units}), splits=())
+
+
 def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:
-    """Return the arm with the drafter and the lengths of those it has to choose from that give the most tokens/s.
+    """Return the arm with the drafter, split and lengths of those it has to choose from that give the most tokens/s.
 
     `log`: a recording of other data than it is measured on.
     """
     tried = [with_drafter(arm, name) for name in arm.one_of] or [arm]
+    tried = [one for own in tried for one in ([with_split(own, units) for units in own.splits] or [own])]
     tried = [one for own in tried for one in ([with_length(own, lengths) for lengths in own.lengths] or [own])]
     if len(tried) == 1:
         return tried[0]

@@ -64,6 +64,7 @@ def test_drafters_on_two_hosts_guess_together(allowed: None, tmp_path: Path, mon
         os.sched_setaffinity(0, cores)
     found = json.loads(out.read_text())
     assert found["place"]["hop_ms"] >= HOP_MS
+    assert found["place"]["nodes"] == [["north"], ["south"]], "by their names, as a recording has them"
     assert found["arms"]["off"]["drafted_a_round"] == 0.0 < found["arms"]["cosine"]["drafted_a_round"]
     assert set(found["arms"]["cosine"]["by_drafter"]) == {"north", "south"}
     assert found["arms"]["off"]["model_rounds"] == 0.0 < found["arms"]["cosine"]["model_rounds"]
