@@ -77,7 +77,8 @@ def main(argv: Listed[str] | None = None) -> int:
         for rate, load in loads.items():
             for arm in args.arms:
                 with first_policy() if arm == UNSTEERED else nullcontext():
-                    served, seconds = run(url, load, arm, args, new)
+                    closed_s = args.seconds if args.arrivals == "closed" else 0.0
+                    served, seconds = run(url, load, arm, new, args.texts, closed_s)
                 own = figures(served, seconds, args.slo) | {"rate": rate, "arm": arm}
                 if spans is not None:
                     own["busy"] = _busy(spans, served)
@@ -145,23 +146,31 @@ def arrivals(args: argparse.Namespace, rate: float) -> list[Arrival]:
 
 
 def run(
-    url: str, load: Listed[Arrival], arm: str, args: argparse.Namespace, new: "count[int]"
+    url: str,
+    load: Listed[Arrival],
+    arm: str,
+    new: "count[int]",
+    prompts: Prompts = PROMPTS,
+    closed_s: float = 0.0,
 ) -> tuple[list[Served], float]:
     """Send the load and wait for its end; return each request as its client met it, and the seconds
     all took.
 
-    One thread a request. In a closed loop each request is followed by another for `args.seconds`.
+    One thread a request. `new`: numbers of requests not used before. In a closed loop each request is followed by
+    another for `closed_s`. Raises what a thread raised: a load whose requests were never sent measures nothing.
     """
     served: list[Served] = []
+    errors: list[Exception] = []
     started = time.monotonic()
     api_key = Settings.from_env().api_key
 
     def follow(arrival: Arrival, number: int) -> None:
-        while True:
-            served.append(ask(url, arrival, number, args.texts, arm, started, api_key))
-            if args.arrivals != "closed" or time.monotonic() - started >= args.seconds:
-                return
-            number = next(new)
+        try:
+            served.append(ask(url, arrival, number, prompts, arm, started, api_key))
+            while time.monotonic() - started < closed_s:
+                served.append(ask(url, arrival, next(new), prompts, arm, started, api_key))
+        except Exception as error:
+            errors.append(error)
 
     threads = []
     for arrival in load:
@@ -170,6 +179,8 @@ def run(
         threads[-1].start()
     for thread in threads:
         thread.join()
+    if errors:
+        raise errors[0]
     return served, time.monotonic() - started
 
 

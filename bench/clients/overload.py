@@ -41,7 +41,7 @@ def main(argv: Listed[str] | None = None) -> int:
     with deployment(None) as (url, _):
         watcher = Watcher(Instance(Settings.from_env().state, INSTANCE), args.every)
         watcher.start()
-        served, _ = run(url, load, "on", argparse.Namespace(arrivals="steps", seconds=seconds), count())
+        served, _ = run(url, load, "on", count())
         watcher.end()
     phases = by_phase(served, args.seconds)
     report = {

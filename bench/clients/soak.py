@@ -44,8 +44,7 @@ def main(argv: Listed[str] | None = None) -> int:
     with deployment(None) as (url, _):
         watcher = Watcher(Instance(Settings.from_env().state, INSTANCE), args.every)
         watcher.start()
-        how = argparse.Namespace(arrivals="poisson", seconds=seconds)
-        served, took_s = run(url, load, "on", how, count())
+        served, took_s = run(url, load, "on", count())
         watcher.end()
     grown = {what: growth(what, own) for what, own in watcher.series.items()}
     clients = {key: value for key, value in figures(served, took_s, Slo(2.0, 0.15)).items() if key != "series"}

@@ -1,9 +1,12 @@
 """Test the report of `bench load` over requests made by hand; `tests/workers/test_load.py` sends
 real ones."""
 
+from itertools import count
+
 import pytest
 
-from bench.clients.load import FILLER, parse_args, prompt
+from bench.clients.arrivals import Arrival
+from bench.clients.load import FILLER, parse_args, prompt, run
 from bench.clients.load_report import Served, Slo, draw, figures, table
 from bench.prompts import PROMPTS
 
@@ -79,3 +82,13 @@ def test_no_prompt_comes_twice_and_a_length_is_about_kept() -> None:
 def test_loads_that_make_no_sense_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse_args(words)
+
+
+def test_requests_that_meet_no_server_are_counted_as_failed() -> None:
+    served, _ = run("http://127.0.0.1:9", [Arrival(0.0, 8)] * 3, "on", count())
+    assert len(served) == 3 and all(one.error for one in served)
+
+
+def test_a_request_that_could_not_be_made_fails_the_load() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run("http://127.0.0.1:9", [Arrival(0.0, 8)], "on", count(), prompts={})
