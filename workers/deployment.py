@@ -36,6 +36,7 @@ from app.metrics import ADMITTED, ENDED, REFUSED
 from app.request import GenerateRequest
 from app.stages.admit import admit
 from app.stages.route.policies import serving, verifier
+from app.store.append_only_file import AppendOnlyFile
 from app.store.connect import connect
 from app.store.event_feed import EventFeed
 from app.store.history import History
@@ -82,6 +83,7 @@ class Deployment:
         self.shared_stats: Final = SharedStatsStore(client, settings.namespace)
         self.traces: Final = Traces(client, settings.namespace)
         self.history: Final = History(client, settings.namespace)
+        self.append_only_file: Final = AppendOnlyFile(client)
         self.rate_limits: Final = RateLimits(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
 
     @classmethod

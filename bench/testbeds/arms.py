@@ -33,7 +33,7 @@ class Arm:
     is_pipeinfer: bool = False
     is_adaspec: bool = False  # drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
     is_smurfs: bool = False  # drafters vote, and a length climbs, as Smurfs has it (`bench.testbeds.smurfs`)
-    splits: tuple[int, ...] = ()  # of a shared device, of which the best on other data is used: units for drafting
+    ways: tuple[Mapping[str, object], ...] = ()  # settings of which those that are best on other data are used
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
         Arm(_plan("specinfer", "specinfer", experts, every), trees),
         replace(_pipeinfer("pipeinfer", experts[:1]), one_of=experts),
         _pipeinfer("pipeinfer, mixture", mixture),
-        _smurfs(experts, every),
+        _smurfs(experts, every, ({"overlap": "groups"},)),
         *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
         Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
         *(
@@ -91,6 +91,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
 def faser_arms(world: WorldSpec) -> list[Arm]:
     """Return the arms in a world of FASER's: its parts stacked on a chain of one length."""
     drafters = tuple(world.drafters)
+    splits = [round(own.value) for own in world.shared.splits] if world.shared else [0]
     parts: dict[str, dict[str, object]] = {  # its controller is its own: no beat steers it
         "faser, lengths": {"overlap": "none"},
         "faser, lengths and exit": {"overlap": "none", "pruning": "auto"},
@@ -102,7 +103,7 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
         _vanilla("vanilla", drafters),
         Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
         Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), is_adaspec=True),
-        _smurfs(drafters, {}, (0, *(round(own.value) for own in world.shared.splits)) if world.shared else ()),
+        _smurfs(drafters, {}, tuple({"overlap": "groups", "partition": units} for units in splits)),
         *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
         Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
     ]
@@ -187,9 +188,9 @@ def _pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
     return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, is_pipeinfer=True)
 
 
-def _smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], splits: tuple[int, ...] = ()) -> Arm:
-    own = _plan("smurfs", "specinfer", drafters, {**changes, "overlap": "groups"})
-    return Arm(own, is_smurfs=True, splits=splits)
+def _smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], halves: tuple[Mapping[str, object], ...]) -> Arm:
+    """Return the arm, which drafts for one half beside the other in one of these ways, or for all in turn."""
+    return Arm(_plan("smurfs", "specinfer", drafters, changes), ways=({"overlap": "none"}, *halves), is_smurfs=True)
 
 
 def _plan(

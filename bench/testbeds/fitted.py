@@ -99,7 +99,7 @@ def simulated(world: WorldSpec, arms: Listed[Arm], load: Load, seed: int) -> dic
     """Run the arms in a world; of drafters and lengths, where there are some to choose from, the best on other data."""
     wanted = _wanted(world, load)
     log = made(world, wanted, seed)
-    if any(arm.lengths or arm.one_of for arm in arms):
+    if any(arm.lengths or arm.one_of or arm.ways for arm in arms):
         other = made(world, wanted, seed + OTHER)
         arms = [tuned(world, arm, other, load.batch, seed + OTHER) for arm in arms]
     return {arm.name: play(world, arm, log, load.batch, seed) for arm in arms}

@@ -175,18 +175,18 @@ def with_drafter(arm: Arm, name: str) -> Arm:
     return replace(arm, variant=replace(arm.variant, drafters=(name,)), one_of=())
 
 
-def with_split(arm: Arm, units: int) -> Arm:
-    """Return the arm with one of its ways to divide the device."""
-    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "partition": units}), splits=())
+def with_way(arm: Arm, changes: Mapping[str, object]) -> Arm:
+    """Return the arm with one of its ways to work."""
+    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, **changes}), ways=())
 
 
 def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:
-    """Return the arm with the drafter, split and lengths of those it has to choose from that give the most tokens/s.
+    """Return the arm with the drafter, way and lengths of those it has to choose from that give the most tokens/s.
 
     `log`: a recording of other data than it is measured on.
     """
     tried = [with_drafter(arm, name) for name in arm.one_of] or [arm]
-    tried = [one for own in tried for one in ([with_split(own, units) for units in own.splits] or [own])]
+    tried = [one for own in tried for one in ([with_way(own, way) for way in own.ways] or [own])]
     tried = [one for own in tried for one in ([with_length(own, lengths) for lengths in own.lengths] or [own])]
     if len(tried) == 1:
         return tried[0]

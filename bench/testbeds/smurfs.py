@@ -4,10 +4,10 @@
     verified: the root path of the largest sum of w over its nodes
     length:   goes on in its direction while seconds of verifying / committed tokens falls, else turns round
 
-A drafter's weight rises by a factor where its first token was right, and falls by one where it was wrong. Its third part,
-a pool of drafts, is the arm's overlap: one half of the requests drafts while the other half is verified. Assumed, as
-the accounts do not tell: the factors, the rounds that a length is tried for, its bounds, and, kind to it, that each
-request has weights of its own, so that the expert of its domain wins.
+A drafter's weight rises by a factor where its first token was right, and falls by one where it was wrong. The third
+part, a pool of drafts, is the arm's overlap: one half of the requests drafts while the other half is verified, where
+that is better on other data. Assumed, as the accounts do not tell: the factors, the rounds that a length is tried for,
+its bounds, and, kind to it, that each request has weights of its own, so that the expert of its domain wins.
 """
 
 from collections.abc import Mapping
@@ -61,9 +61,9 @@ class Vote:
         if last >= base:
             return
         text = self._texts[text_of(request_id)]
-        said = text.tokens[last - len(text.prompt_ids)]
+        target_token = text.tokens[last - len(text.prompt_ids)]
         for name, token in firsts.items():
-            weights[name] = weights.get(name, 1.0) * (RIGHT if token == said else WRONG)
+            weights[name] = weights.get(name, 1.0) * (RIGHT if token == target_token else WRONG)
 
 
 class ClimbingLength:

@@ -1,4 +1,7 @@
-"""Run control: admit requests from Celery, settle their results, tick the controller. Nothing here blocks for long."""
+"""Run control: admit requests from Celery, settle their results, tick the controller, look after Redis' file.
+
+Nothing here blocks for long.
+"""
 
 from app.messages import SETTLE, Settle
 from workers.deployment import Deployment
@@ -26,4 +29,4 @@ def serve(deployment: Deployment, node: str) -> RoleService:
             settler.settle(message.request_id)
 
     doorbells = {SETTLE: lambda: consume_mailbox(deployment, heartbeat, SETTLE, Settle, handle)}
-    return RoleService(heartbeat, doorbells, [settler, waiting_tasks, progress, exchange])
+    return RoleService(heartbeat, doorbells, [settler, waiting_tasks, progress, exchange, deployment.append_only_file])

@@ -7,14 +7,14 @@ from app.estimates.step_costs import StepCosts
 from app.messages import TreeMessage
 from bench.simulate.log import Text
 from bench.testbeds.arms import ARMS
-from bench.testbeds.play import play, tuned
+from bench.testbeds.play import play, tuned, with_way
 from bench.testbeds.smurfs import FIRST, MOST, PAUSE, TRIED, ClimbingLength, Vote
 from bench.testbeds.texts import Wanted, made
 from bench.testbeds.worlds import FOLDER, read_world
 from tests.app.stages.length.candidates import likely
 
-PROMPT, SAID = (1, 2), (10, 11, 12, 13)
-TEXTS = [Text(domain="all", prompt_ids=PROMPT, tokens=SAID)]
+PROMPT, TOKENS = (1, 2), (10, 11, 12, 13)
+TEXTS = [Text(domain="all", prompt_ids=PROMPT, tokens=TOKENS)]
 FREE = StepCosts({1: 0.05, 4000: 0.05})  # rows cost nothing
 DEAR = StepCosts({1: 0.001, 2: 0.002, 4000: 4.0})  # each as much as the first
 
@@ -90,3 +90,13 @@ def test_the_arm_runs_in_both_papers_worlds() -> None:
         log, other = (made(world, [Wanted(world.domains[0], 64, 48)] * 4, seed) for seed in (0, 1))
         found = play(world, tuned(world, arm, other, 2, 1), log, 2, 0)
         assert found.tokens_a_round > 1.3 and found.drafted <= MOST
+
+
+def test_halves_are_taken_where_they_are_faster_on_other_data() -> None:
+    world = read_world(FOLDER / "faser-32b.json")
+    arm = next(one for one in ARMS["faser"].arms(world) if one.is_smurfs)
+    other = made(world, [Wanted(world.domains[0], 64, 48)] * 8, 1)
+    paces = {tuple(way.items()): play(world, with_way(arm, way), other, 4, 1).tokens_per_s for way in arm.ways}
+    assert len(set(paces.values())) == len(arm.ways) > 2
+    changes = tuned(world, arm, other, 4, 1).variant.changes
+    assert set(max(paces, key=paces.__getitem__)) <= set(changes.items())
