@@ -13,6 +13,7 @@ from app.estimates.step_costs import StepCosts
 from app.messages import LEAST_SURVIVAL, Record
 from app.stages.length.draft_modes import DraftModes
 from app.stages.length.marginal import (
+    GO_ON_GAIN,
     MIN_GAIN,
     Candidate,
     DraftPrice,
@@ -149,6 +150,7 @@ class LengthController:
         """
         full, model_free, costs = batch.candidates, batch.model_free, batch.costs
         self._silent_crowd = len(full)
+        least_gain = MIN_GAIN if self._any.steps else GO_ON_GAIN
         self._any.steps += 1
         silence = self._without_models(len(full))
         silence.steps += 1
@@ -169,15 +171,15 @@ class LengthController:
             tries_few = self._any.is_trial_due(model_free, costs, alone.costs)
             # In the verifier's own process: nothing hides them, and it waits for nothing.
             own = DraftPrice(alone.costs, batch.busy_s, beside_s, share=1.0)
-            few, few_gain = _asked(model_free, costs, own, batch.together, tries_few)
+            few, few_gain = _asked(model_free, costs, own, batch.together, least_gain, tries_few)
         # The more is gained without models, the less often they are tried.
         must_ask = silence.is_trial_due(full, costs, models.costs, few_gain)
         beat = max(batch.together, 1.0 if must_ask or self._is_full_due else few_gain)
-        depths, gain = _asked(full, costs, price, beat, must_ask)
+        depths, gain = _asked(full, costs, price, beat, least_gain, must_ask)
         if batch.ahead is not None and not any(depths):
             # What drafts took of late is not what they take once drafters run ahead.
             size, ahead_gain = batch.ahead()
-            if ahead_gain > max(MIN_GAIN, beat):
+            if ahead_gain > max(least_gain, beat):
                 depths, gain = [min(size, c.limit) for c in full], ahead_gain
         was_tried, must_ask = must_ask, must_ask and any(depths)  # what would not pay at no price is no trial
         chosen, is_model_free = full, False
@@ -225,9 +227,9 @@ class LengthController:
 
 
 def _asked(
-    candidates: list[Candidate], costs: StepCosts, price: DraftPrice, beat: float, is_trial: bool
+    candidates: list[Candidate], costs: StepCosts, price: DraftPrice, beat: float, least_gain: float, is_trial: bool
 ) -> tuple[list[int], float]:
     """Return the lengths that pay and their gain; where none does those of a trial, if it is one."""
-    depths, gain = draft_lengths(candidates, costs, price, beat)
+    depths, gain = draft_lengths(candidates, costs, price, beat, least_gain)
     is_part = size_class(sum(map(bool, depths))) < size_class(len(candidates))
     return (trial_lengths(candidates, costs) if is_trial and is_part else depths), gain

@@ -17,7 +17,8 @@ from app.messages import LEAST_SURVIVAL
 from kernels.cpu.best_lengths import Search, best_lengths
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
-MIN_GAIN = 1.05  # least expected pace over plain decoding: costs and chances are estimates
+MIN_GAIN = 1.05  # least expected pace over plain decoding to begin drafting: costs and chances are estimates
+GO_ON_GAIN = 1.02  # and to go on: stopping in doubt ends what is learnt, and the way back is long
 HYSTERESIS = 0.05  # by which a silent sequence's survivals count less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
@@ -96,7 +97,11 @@ class DraftPrice:
 
 
 def draft_lengths(
-    candidates: Listed[Candidate], costs: StepCosts, price: DraftPrice, beat: float = 1.0
+    candidates: Listed[Candidate],
+    costs: StepCosts,
+    price: DraftPrice,
+    beat: float = 1.0,
+    least_gain: float = MIN_GAIN,
 ) -> tuple[list[int], float]:
     """Return the draft tokens to request for each of B candidates, and the gain.
 
@@ -104,7 +109,7 @@ def draft_lengths(
     it is in the denominator: of all draft lengths, take the one that maximises (B + expected
     survival of the n tokens requested) / (T(B + n) + exposed draft time). The exposed time is what
     `price` says, and reading what drafters have not seen, spread over a sequence's horizon. 0 for all
-    where speculation does not gain MIN_GAIN, and where the gain is below `beat`. Survival falls with depth,
+    where speculation does not gain `least_gain`, and where the gain is below `beat`. Survival falls with depth,
     so for each cap on the depth the best n tokens are a prefix of one sorted list; all prefixes of all
     caps are tried.
 
@@ -114,7 +119,7 @@ def draft_lengths(
     """
     survivals = [c.expectation.survival(c.limit) for c in candidates]
     fainter = [1.0 - HYSTERESIS * (c.expectation.silent_rounds > 0) for c in candidates]
-    return _best(candidates, survivals, fainter, costs, price, beat)
+    return _best(candidates, survivals, fainter, costs, price, beat, least_gain)
 
 
 def probe(
@@ -214,6 +219,7 @@ def _best(
     costs: StepCosts,
     price: DraftPrice,
     beat: float = 1.0,
+    least_gain: float = MIN_GAIN,
 ) -> tuple[list[int], float]:
     """Return the draft lengths of the best pace, and that pace over that of plain decoding."""
     if not candidates:
@@ -241,7 +247,7 @@ def _best(
         np.array(caps),
     )
     best = np.empty(size, np.int64)
-    pace = best_lengths(search, plain * MIN_GAIN, plain * max(MIN_GAIN, beat), best)
+    pace = best_lengths(search, plain * least_gain, plain * max(least_gain, beat), best)
     return best.tolist(), pace / plain if best.any() else 1.0
 
 

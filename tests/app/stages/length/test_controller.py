@@ -257,7 +257,9 @@ def test_what_drafters_that_run_ahead_gain_is_not_judged_by_what_drafts_took(len
         return found.depths, found.is_model_free
 
     assert asked(1.5) == ([2], False)
+    assert asked(1.03) == ([2], False), "enough to go on"
     assert asked(1.01) == ([0], False), "an estimate"
+    assert asked(1.03) == ([0], False), "not enough to begin"
     for _ in range(30):
         lengths.modes.model_free.of(RECORD).update(4, 4)
     tables = [Candidate(lengths.modes.model_free.of(RECORD), 4)]
@@ -265,6 +267,23 @@ def test_what_drafters_that_run_ahead_gain_is_not_judged_by_what_drafts_took(len
     lengths._model_free_rounds = 0  # models have been tried
     assert asked(1.5, tables) == ([4], True), "model-free drafters gain more"
     assert asked(9.0, tables) == ([2], False)
+
+
+def test_drafts_that_gain_little_go_on_and_do_not_begin(lengths):
+    """Their gain is 1.03 of plain decoding: less than drafting begins for, and enough for it not to end."""
+    for _ in range(60):
+        lengths.modes.with_models.of(RECORD).update(4, 1)
+    full = [Candidate(lengths.modes.with_models.of(RECORD), 1)]
+    (chance,) = full[0].expectation.survival(1)
+
+    def asked(gain: float) -> list[int]:
+        """Decide where one token costs so much to verify that the best draft has this gain."""
+        draft_s = lengths.modes.with_models.costs.seconds(1, 1)
+        costs = StepCosts({1: 0.050, 2: 0.050 * (1.0 + chance) / gain - draft_s, 64: 9.0})
+        return lengths.decide(batch_of(full, None, costs)).depths
+
+    assert asked(1.2) == [1] and asked(1.03) == [1] and asked(1.0) == [0]
+    assert asked(1.03) == [0] and asked(1.2) == [1]
 
 
 @pytest.mark.parametrize("read_s", [0.0, 0.100])
