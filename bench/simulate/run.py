@@ -202,7 +202,7 @@ def replay(log: Log, args: argparse.Namespace) -> dict[str, Any]:
         chosen = [way for way in wanted if args.ways is None or way.name in args.ways]
         outcomes = outcomes_of(log, chosen, setting, fresh)
         rounded = {name: _rounded(outcome) for name, outcome in outcomes.items()}
-        stated = {name: own for name, own in asdict(setting).items() if name != "guesser"}
+        stated = {name: own for name, own in asdict(setting).items() if name not in ("guesser", "planner", "reshape")}
         found["settings"].append({**stated, "ways": rounded, "over": over(outcomes)})
         print(table(setting, outcomes), flush=True)
     return found
