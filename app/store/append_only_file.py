@@ -6,14 +6,15 @@ memory is whole, but its file is not, and its next start fails. A rewrite makes 
 """
 
 import logging
-from contextlib import suppress
+import time
 from typing import Any
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 log = logging.getLogger(__name__)
 REFUSED = "errorstat_MISCONF"  # calls that the server refused because it could not write to its disk
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it takes room, and may fill the disk itself
 
 
 class AppendOnlyFile:
@@ -24,7 +25,8 @@ class AppendOnlyFile:
         self._refused = 0  # calls, at the last look
         self._is_due = False  # is a rewrite that succeeds still to come?
         self._has_begun = False
-        self._is_off = False  # this server does not let us look, or has no such file
+        self._wait_s, self._not_before_s = FIRST_WAIT_S, 0.0  # monotonic
+        self._is_off = False  # this user may not look, or not begin a rewrite
 
     def beat(self) -> None:
         """Look, and begin a rewrite if one is due. Raises StoreUnavailable."""
@@ -41,17 +43,21 @@ class AppendOnlyFile:
         if self._is_off:
             return False
         try:
-            about, errors = self._client.info("persistence"), self._client.info("errorstats")
-            self._is_off = not about.get("aof_enabled")
-            return not self._is_off and self._begin(about, int(errors.get(REFUSED, {}).get("count", 0)))
-        except ResponseError as error:  # a server of another kind, or a user without this right
-            log.warning("Redis' append-only file is not looked after: %s", error)
+            about = self._client.info("persistence")
+            if not about.get("aof_enabled"):
+                return False
+            errors = self._client.info("errorstats")
+            return self._begin(about, int(errors.get(REFUSED, {}).get("count", 0)))
+        except NoPermissionError as error:
+            log.warning("nobody looks after Redis' append-only file: %s", error)
             self._is_off = True
-            return False
+        except ResponseError as error:  # a rewrite is under way, or the server is busy
+            log.debug("Redis' append-only file waits for the next look: %s", error)
+        return False
 
     def _begin(self, about: dict[str, Any], refused: int) -> bool:
         is_writing = about.get("aof_last_write_status") == "ok"
-        if not is_writing or (refused != self._refused and about.get("rdb_last_bgsave_status") == "ok"):
+        if not is_writing or refused > self._refused:
             self._is_due, self._has_begun = True, False
         self._refused = refused
         is_rewriting = about.get("aof_rewrite_in_progress") or about.get("aof_rewrite_scheduled")
@@ -59,10 +65,13 @@ class AppendOnlyFile:
             return False
         if self._has_begun and about.get("aof_last_bgrewrite_status") == "ok":
             log.info("Redis has written its append-only file anew")
-            self._is_due = False
+            self._is_due, self._wait_s, self._not_before_s = False, FIRST_WAIT_S, 0.0
             return False
-        log.warning("Redis could not write to its disk for a while: it writes its append-only file anew")
-        with suppress(ResponseError):  # another process was first
-            self._client.bgrewriteaof()
-        self._has_begun = True
+        now_s = time.monotonic()
+        if now_s < self._not_before_s:
+            return False
+        self._client.bgrewriteaof()
+        log.warning("Redis had no room on its disk for a write: it writes its append-only file anew")
+        self._has_begun, self._not_before_s = True, now_s + self._wait_s
+        self._wait_s = min(2.0 * self._wait_s, LONGEST_WAIT_S)
         return True

@@ -89,12 +89,7 @@ def test_a_server_whose_disk_was_full_starts_again(server: Server, client: redis
     fill(client, accepted, "after")
     assert not file.look(), "no write has failed"
 
-    largest = max(path.stat().st_size for path in (tmp_path / "appendonlydir").iterdir())
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest + 1000, UNLIMITED))
-    await_that(lambda: _is_full(client, accepted))
-    assert not file.look(), "a rewrite would fail as well"
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    await_that(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+    fail_a_write(process, client, accepted, tmp_path)
     fill(client, accepted, "later")
 
     assert file.look()
@@ -108,9 +103,61 @@ def test_a_server_whose_disk_was_full_starts_again(server: Server, client: redis
     assert {name: client.get(name) for name in accepted} == accepted
 
 
+def fail_a_write(
+    process: "subprocess.Popen[bytes]", client: redis.Redis, accepted: dict[str, str], folder: Path
+) -> None:
+    """Let the server's file not grow until a write has failed, and then grow again."""
+    largest = max(path.stat().st_size for path in (folder / "appendonlydir").iterdir())
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest + 1000, UNLIMITED))
+    await_that(lambda: _is_full(client, accepted))
+    fill(client, accepted, "refused", 1)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+    await_that(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+
+
 def _is_full(client: redis.Redis, accepted: dict[str, str]) -> bool:
     fill(client, accepted, f"full{len(accepted)}.", 20)
     return client.info("persistence")["aof_last_write_status"] != "ok"
+
+
+def test_a_rewrite_that_fails_is_tried_again_later_and_later(
+    server: Server, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = server()
+    await_answer(client, process)
+    fill(client, accepted := {}, "before")
+    fail_a_write(process, client, accepted, tmp_path)
+    file, now = AppendOnlyFile(client), [1000.0]
+    monkeypatch.setattr("app.store.append_only_file.time.monotonic", lambda: now[0])
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2**12, UNLIMITED))  # less than a rewrite needs
+    begun_s = []
+    for _ in range(16):
+        if file.look():
+            begun_s.append(now[0])
+            await_that(lambda: rewritten(client))
+        now[0] += 0.5
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+    assert begun_s == [1000.0, 1001.0, 1003.0, 1007.0]
+    now[0] += 8.0
+    assert file.look()
+    await_that(lambda: rewritten(client))
+    assert not file.look() and not file._is_due
+
+
+def test_a_user_who_may_not_is_told_once_and_others_do_it(
+    server: Server, client: redis.Redis, tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = server()
+    await_answer(client, process)
+    fill(client, accepted := {}, "before")
+    client.acl_setuser("looker", enabled=True, passwords=["+secret"], commands=["+info", "+ping", "+client"])
+    fail_a_write(process, client, accepted, tmp_path)
+    looker = connect(f"redis://looker:secret@127.0.0.1:{free_port}/0")
+    file = AppendOnlyFile(looker)
+    assert not file.look() and not file.look()
+    looker.connection_pool.disconnect()
+    assert caplog.text.count("nobody looks after") == 1 and "anew" not in caplog.text
+    assert AppendOnlyFile(client).look()
 
 
 def test_a_server_without_such_a_file_is_left_alone(server: Server, client: redis.Redis) -> None:
@@ -118,4 +165,4 @@ def test_a_server_without_such_a_file_is_left_alone(server: Server, client: redi
     file = AppendOnlyFile(client)
     client.config_resetstat()
     assert not file.look() and not file.look()
-    assert client.info("commandstats")["cmdstat_info"]["calls"] == 2, "it looks no more"
+    assert "cmdstat_bgrewriteaof" not in client.info("commandstats")
