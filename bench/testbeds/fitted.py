@@ -96,7 +96,7 @@ def _reading(paper: str, own: Study, reading: Reading, fit: Fit, seed: int) -> d
 
 
 def simulated(world: WorldSpec, arms: Listed[Arm], load: Load, seed: int) -> dict[str, Figures]:
-    """Run the arms in a world; of drafters and lengths, where there are some to choose from, the best on other data."""
+    """Run the arms in a world; of drafters, ways and lengths to choose from, the best on other data."""
     wanted = _wanted(world, load)
     log = made(world, wanted, seed)
     if any(arm.lengths or arm.one_of or arm.ways for arm in arms):

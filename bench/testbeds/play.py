@@ -167,7 +167,7 @@ def _play_pipeinfer(world: WorldSpec, arm: Arm, log: Log, streams: int, arrivals
 
 def with_length(arm: Arm, lengths: str) -> Arm:
     """Return the arm with one of its lengths."""
-    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, "lengths": lengths}))
+    return _changed(arm, {"lengths": lengths})
 
 
 def with_drafter(arm: Arm, name: str) -> Arm:
@@ -177,7 +177,7 @@ def with_drafter(arm: Arm, name: str) -> Arm:
 
 def with_way(arm: Arm, changes: Mapping[str, object]) -> Arm:
     """Return the arm with one of its ways to work."""
-    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, **changes}), ways=())
+    return replace(_changed(arm, changes), ways=())
 
 
 def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:
@@ -225,6 +225,10 @@ def over_recording(world: WorldSpec, log: Log, mixture: str) -> tuple[WorldSpec,
     own = world.model_copy(update={"drafters": placed})
     drafters = {name: drafter_log(own, name, log.drafters[name].guesses) for name in placed}
     return own, log.model_copy(update={"costs": step_costs(own).dumps(), "drafters": drafters})
+
+
+def _changed(arm: Arm, changes: Mapping[str, object]) -> Arm:
+    return replace(arm, variant=replace(arm.variant, changes={**arm.variant.changes, **changes}))
 
 
 def _link(spec: LinkSpec) -> Link:

@@ -67,7 +67,7 @@ class Vote:
 
 
 class ClimbingLength:
-    """Asks all requests for one length, which climbs while verifying a committed token gets cheaper."""
+    """Asks all requests of a verifier for one length, which climbs while verifying a committed token gets cheaper."""
 
     drafters: Final = None
 

@@ -17,8 +17,8 @@ from app.messages import LEAST_SURVIVAL
 from kernels.cpu.best_lengths import Search, best_lengths
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
-MIN_GAIN = 1.05  # least expected pace over plain decoding to begin drafting: costs and chances are estimates
-GO_ON_GAIN = 1.02  # and to go on: stopping in doubt ends what is learnt, and the way back is long
+MIN_GAIN = 1.05  # least expected pace over plain decoding after a silent decision: costs and chances are estimates
+GO_ON_GAIN = 1.02  # and after one that drafted, trials too, and at first: stopping ends what is learnt, for long
 HYSTERESIS = 0.05  # by which a silent sequence's survivals count less, so that it does not flicker
 MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them

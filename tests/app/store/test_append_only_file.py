@@ -144,7 +144,7 @@ def test_a_rewrite_that_fails_is_tried_again_later_and_later(
     assert not file.look() and not file._is_due
 
 
-def test_a_user_who_may_not_is_told_once_and_others_do_it(
+def test_a_lack_of_rights_is_logged_once_and_others_rewrite(
     server: Server, client: redis.Redis, tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = server()

@@ -43,10 +43,19 @@ def test_a_drafter_that_is_right_more_often_outvotes_two_that_agree() -> None:
     assert paths[0] == (10, 11) and paths[-1] == (20, 21, 22)
 
 
+def test_it_learns_from_the_token_that_its_drafts_were_for() -> None:
+    vote = Vote([Text(domain="all", prompt_ids=PROMPT, tokens=(20, *[10] * 8))])
+    paths = [vote(union(len(PROMPT) + round_)).tokens[0] for round_ in range(6)]
+    assert paths[:2] == [10, 20] and paths[3:] == [10] * 3, "`c` is right once, and then `a` and `b` are"
+
+
 def test_nothing_is_learnt_from_a_round_that_was_not_verified() -> None:
     vote = Vote(TEXTS)
     for _ in range(20):
         assert vote(union(len(PROMPT))).tokens == (10, 11)
+    other = Vote([Text(domain="all", prompt_ids=PROMPT, tokens=(20,) * 4)])
+    for _ in range(20):
+        assert other(union(len(PROMPT))).tokens == (10, 11), "though `c` is right"
 
 
 def test_a_tree_without_nodes_stays_so() -> None:
