@@ -4,7 +4,7 @@ Data only. Model-free drafters are left out everywhere, since made texts repeat 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,23 +17,28 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they a
 ADASPEC_MOST = 8  # tokens that it drafts
 MICRO_RUNS = (1, 2, 3, 4)  # tokens of PipeInfer's
 Figure = Literal["request_s", "tokens_per_s"]
+System = Literal[
+    "paceline",
+    "adaspec",  # a plan whose drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
+    "smurfs",  # a plan whose drafters vote and whose length climbs, as Smurfs has it (`bench.testbeds.smurfs`)
+    "pipeinfer",  # no plan: a simulation of its own (`bench.testbeds.pipeinfer`)
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides.
 
-    `one_of`: the drafters of which the best on other data is the one asked; none: the variant's own. An arm
-    with `is_pipeinfer` is no plan, and runs in a simulation of its own (`bench.testbeds.pipeinfer`).
+    `one_of`: the drafters of which the best on other data is the one asked; none: the variant's own. `ways`: settings
+    of which those that are best on other data are used, and are `way` then.
     """
 
     variant: Variant
     lengths: tuple[str, ...] = ()
     one_of: tuple[str, ...] = ()
-    is_pipeinfer: bool = False
-    is_adaspec: bool = False  # drafters stop as AdaSpec has it (`bench.testbeds.adaspec`)
-    is_smurfs: bool = False  # drafters vote, and a length climbs, as Smurfs has it (`bench.testbeds.smurfs`)
-    ways: tuple[Mapping[str, object], ...] = ()  # settings of which those that are best on other data are used
+    system: System = "paceline"
+    ways: tuple[Mapping[str, object], ...] = ()
+    way: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -102,7 +107,7 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
         _off(),
         _vanilla("vanilla", drafters),
         Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
-        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), is_adaspec=True),
+        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), system="adaspec"),
         _smurfs(drafters, {}, tuple({"overlap": "groups", "partition": units} for units in splits)),
         *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
         Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
@@ -185,12 +190,12 @@ def _vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
 
 def _pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
     sizes = tuple(f"micro:{n}" for n in MICRO_RUNS)
-    return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, is_pipeinfer=True)
+    return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, system="pipeinfer")
 
 
 def _smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], halves: tuple[Mapping[str, object], ...]) -> Arm:
     """Return the arm, which drafts for one half beside the other in one of these ways, or for all in turn."""
-    return Arm(_plan("smurfs", "specinfer", drafters, changes), ways=({"overlap": "none"}, *halves), is_smurfs=True)
+    return Arm(_plan("smurfs", "specinfer", drafters, changes), system="smurfs", ways=({"overlap": "none"}, *halves))
 
 
 def _plan(

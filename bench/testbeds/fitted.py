@@ -292,6 +292,7 @@ def _kept(row: Figures, first: RequestTimes) -> dict[str, Any]:
         "rejected",
         "lengths",
         "drafters",
+        "way",
     )
     own = {name: getattr(row, name) for name in names}
     found = {name: round(value, 4) if isinstance(value, float) else value for name, value in own.items()}

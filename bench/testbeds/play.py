@@ -42,6 +42,7 @@ class Figures:
     peak_flops: float
     lengths: str  # chosen on other data; empty: the plan decides
     drafters: str = ""  # that can be asked
+    way: str = ""  # settings chosen on other data; empty: there was no choice
     details: Details = field(default_factory=Details)
 
     @property
@@ -75,12 +76,12 @@ def play(
     world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None
 ) -> Figures:
     """Run every text of the recording in closed loops of so many streams, or one text at each of these seconds."""
-    if arm.is_pipeinfer:
+    if arm.system == "pipeinfer":
         return _play_pipeinfer(world, arm, log, streams, arrivals_s)
     setting = setting_of(world, arm.drafters, streams, seed)
-    if arm.is_adaspec:
+    if arm.system == "adaspec":
         setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world), most=ADASPEC_MOST))
-    if arm.is_smurfs:
+    if arm.system == "smurfs":
         setting = replace(setting, planner=lambda: BaselineController(ClimbingLength()), reshape=Vote(log.texts))
     simulated = run(log, arm.variant, setting, arrivals_s, lambda: [])
     found = met(simulated)
@@ -100,6 +101,7 @@ def play(
         peak_flops(world, arm.drafters),
         str(arm.variant.changes.get("lengths", "")),
         ", ".join(arm.drafters),
+        ", ".join(f"{name} {value}" for name, value in arm.way.items()),
         _details(simulated, last_s),
     )
 
@@ -155,7 +157,7 @@ def _play_pipeinfer(world: WorldSpec, arm: Arm, log: Log, streams: int, arrivals
         peak_flops(world, arm.drafters),
         lengths,
         drafter,
-        Details(
+        details=Details(
             tuple(map(RequestTimes, requests_s, served.firsts_s, served.tokens_s)),
             served.lengths,
             served.batches,
@@ -177,7 +179,7 @@ def with_drafter(arm: Arm, name: str) -> Arm:
 
 def with_way(arm: Arm, changes: Mapping[str, object]) -> Arm:
     """Return the arm with one of its ways to work."""
-    return replace(_changed(arm, changes), ways=())
+    return replace(_changed(arm, changes), ways=(), way=changes)
 
 
 def tuned(world: WorldSpec, arm: Arm, log: Log, streams: int, seed: int, arrivals_s: list[float] | None = None) -> Arm:

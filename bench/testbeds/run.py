@@ -163,9 +163,10 @@ def arms_table(load: str, rows: Mapping[str, Figures]) -> str:
     ]
     for name, row in rows.items():
         efficiency = row.tokens_per_s / row.peak_flops * base.peak_flops / base.tokens_per_s
-        lengths = f" ({row.lengths})" if row.lengths else ""
+        chosen = ", ".join(filter(None, (row.lengths, row.way)))
+        arm = f"{name} ({chosen})" if chosen else name
         lines.append(
-            f"| {name}{lengths} | {row.request_s:.2f} | {1e3 * row.token_s:.1f} | {row.tokens_per_s:.1f} "
+            f"| {arm} | {row.request_s:.2f} | {1e3 * row.token_s:.1f} | {row.tokens_per_s:.1f} "
             f"| {row.tokens_per_s / base.tokens_per_s:.2f} | {row.tokens_a_round:.2f} | {row.drafted:.2f} "
             f"| {row.rejected:.0%} | {row.cost:.2f} | {efficiency:.2f} |"
         )

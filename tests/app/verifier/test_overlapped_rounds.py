@@ -63,8 +63,8 @@ def counted(local: LocalPipeline, store: Recording) -> LocalPipeline:
     return local
 
 
-def noted(done: list[str], owner: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note each call of a method."""
+def recorded(done: list[str], owner: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record each call of a method."""
     inner = getattr(owner, method)
 
     def outer(*args: object) -> object:
@@ -118,7 +118,7 @@ def test_acceptance_is_learnt_beside_the_next_step_if_that_runs_on_a_device(is_e
         (local.verifier.target, "launch"),
         (local.verifier.speculation.lengths.modes, "update"),
     ):
-        noted(done, owner, method, monkeypatch)
+        recorded(done, owner, method, monkeypatch)
     fakes.submit(local, fakes.record(PROMPTS[2], 12))
     fakes.finish(local)
     orders = ["collect update launch", "collect launch update"]
