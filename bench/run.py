@@ -81,14 +81,15 @@ def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str,
 
 def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
     """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same
-    disturbances."""
+    disturbances. Each order comes a second time backwards: no arm precedes another more often."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     new = count()  # no prompt twice: the suffix drafter would know the answer
     names = list(arms)
     runs: dict[str, list[Run]] = {name: [] for name in names}
     for repeat in range(repeats):
         batch = [f"{prompts[i % len(prompts)]} (Question {n}.{i})" for i in islice(new, n)]
-        for name in random.Random(repeat).sample(names, len(names)):
+        order = random.Random(repeat // 2).sample(names, len(names))
+        for name in reversed(order) if repeat % 2 else order:
             runs[name].append(arms[name](batch))
             print(f"{n:3d} at once  {name:13s} {runs[name][-1].tokens_per_s:7.1f} tokens/s", flush=True)
         # A padded batch rounds otherwise than a prompt alone: there near ties may fall the other way.

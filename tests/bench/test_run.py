@@ -1,0 +1,26 @@
+"""Test the usual comparison: what its arms are given, and in which order."""
+
+from functools import partial
+from itertools import combinations
+
+import pytest
+
+from bench.run import at_concurrency
+from bench.systems import Run
+
+
+@pytest.mark.parametrize("repeats", [2, 4, 6])
+def test_no_arm_precedes_another_more_often(repeats: int) -> None:
+    """What a repeat does to a machine, or to a cache, falls on both arms of a pair alike."""
+    ran: list[str] = []
+
+    def arm(name: str, prompts: list[str]) -> Run:
+        ran.append(name)
+        return Run(1.0, ((1, 2),) * len(prompts), (0.1,) * len(prompts), 2 * len(prompts))
+
+    names = ("transformers", "local_on", "local_off", "server_on", "server_off")
+    at_concurrency({name: partial(arm, name) for name in names}, 4, repeats)
+    turns = [ran[i : i + len(names)] for i in range(0, len(ran), len(names))]
+    assert len(turns) == repeats
+    for one, other in combinations(names, 2):
+        assert sum(turn.index(one) < turn.index(other) for turn in turns) == repeats // 2
