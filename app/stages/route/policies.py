@@ -86,19 +86,19 @@ def learned(
     While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One more
     drafter adds the tokens that it gets right where those before it are wrong (`added_tokens`); the
     one that adds most is next. None is added on the verifier's own cores, where drafting is not free.
+    An expert has a low mean over all requests: without doubt it would not be asked on those of its domain either.
     """
     if not options:
         return []
 
-    def value(option: Option) -> float:
-        hoped = option.acceptance + CURIOSITY * option.doubt if is_exploring else option.acceptance
-        return option.tokens(depth, hoped) - option.price
+    def hoped(option: Option) -> float:
+        return option.acceptance + CURIOSITY * option.doubt if is_exploring else option.acceptance
 
-    first = max(options, key=value)
+    first = max(options, key=lambda option: option.tokens(depth, hoped(option)) - option.price)
     chosen, missed = [first.drafter], misses(first.acceptance, depth)
     others = [option for option in options if option is not first and not option.is_here]
     while others and len(chosen) < most:
-        gains = [added_tokens(option.acceptance, missed) - option.price for option in others]
+        gains = [added_tokens(hoped(option), missed) - option.price for option in others]
         if max(gains) < least_gain:
             break
         option = others.pop(gains.index(max(gains)))

@@ -123,6 +123,16 @@ def test_doubt_counts_while_exploring_only():
     assert learned(listed, 4, 1, is_exploring=False) == ["known"]
 
 
+def test_an_expert_of_a_low_mean_is_asked_too_until_it_is_known_to_be_worse_here():
+    def chosen(doubt: float, *, is_exploring: bool) -> list[str]:
+        listed = [Option("mixture", 0.35, 0.05), Option("expert", 0.1, doubt)]
+        return learned(listed, 4, 2, is_exploring=is_exploring, least_gain=0.12)
+
+    assert chosen(0.12, is_exploring=True) == ["mixture", "expert"]
+    assert chosen(0.03, is_exploring=True) == ["mixture"]
+    assert chosen(0.12, is_exploring=False) == ["mixture"]
+
+
 def test_only_a_much_better_drafter_is_worth_waiting_for():
     def chosen(loaded: float) -> list[str]:
         return learned([Option("loaded", loaded, price=1.0), Option("idle", 0.5)], 8, 1, is_exploring=False)
