@@ -17,7 +17,7 @@ from app.messages import LEAST_SURVIVAL, DraftJob, TreeMessage
 from app.placement.interference import Interference
 from app.placement.splits import FixedSplits, Split, Splits
 from app.policy import Policy
-from app.stages.length.draft_modes import DraftMode, JudgedTree
+from app.stages.length.draft_modes import DraftMode
 from app.stages.length.marginal import Candidate, rounds_left, skip_models_above
 from app.stages.length.planner import DraftBatch, LengthPlanner
 from app.stages.route.drafter_pool import DrafterPool
@@ -93,7 +93,6 @@ class Speculation:
         self._waits = DraftWaits(self.lengths.modes, self.pending, self._read, clock)
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
         self._asked_models: set[str] = set()  # sequences for whose present round a model was asked
-        self._judged: list[JudgedTree] = []  # by verdicts, and not learnt from yet
 
     @property
     def pool(self) -> DrafterPool:
@@ -133,16 +132,13 @@ class Speculation:
         if message.base == len(sequence.tokens):
             sequence.tree = self.lengths.trim(tree)
         elif is_answer and message.base < len(sequence.tokens):  # late, but its verdict is known
-            self._score(sequence, tree, sequence.tokens[message.base :])
-            self.lengths.modes.update(
-                [self._judged_tree(sequence, tree, sequence.tokens[message.base :])], self._pool.model_free
-            )
+            self._update([(sequence, tree, sequence.tokens[message.base :])])
 
     def record_verdicts(self, verdicts: Iterable[tuple[Sequence, Listed[int]]]) -> None:
-        """Take what each sequence is about to commit after its tree's root, for `learn`; it waits for nothing more."""
-        self.learn()
+        """Learn from what each sequence is about to commit after its tree's root; it waits for nothing any more."""
         later = with_models = 0
         asked_models = self._asked_models
+        learnt: list[tuple[Sequence, Tree, Listed[int]]] = []
         for sequence, committed in verdicts:
             tree = sequence.tree
             if sequence.generated:
@@ -151,16 +147,10 @@ class Speculation:
             if asked_models:
                 asked_models.discard(sequence.record.id)
             if tree is not None:
-                self._score(sequence, tree, committed)
-                self._judged.append(self._judged_tree(sequence, tree, committed))
+                learnt.append((sequence, tree, committed))
             sequence.tree, sequence.due_s = None, 0.0
         self.stats.record_later_rounds(later, with_models)
-
-    def learn(self) -> None:
-        """Learn from the last verdicts how many draft tokens are right, if that was not done yet."""
-        if self._judged:
-            judged, self._judged = self._judged, []
-            self.lengths.modes.update([one for one in judged if one[0].id in self.sequences], self._pool.model_free)
+        self._update(learnt)
 
     def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
         """Bring due times after `latest_s` forward to it: the policy or the clock may have changed since."""
@@ -364,13 +354,16 @@ class Speculation:
         """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
 
-    def _judged_tree(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> JudgedTree:
-        return sequence.record, tree, committed, sequence.record.id in self._model_free
-
-    def _score(self, sequence: Sequence, tree: Tree, committed: Listed[int]) -> None:
-        """Score the drafters of a tree by the tokens after its root, before they are routed anew."""
+    def _update(self, rounds: Listed[tuple[Sequence, Tree, Listed[int]]]) -> None:
+        """Learn from trees and the tokens after their roots."""
+        model_free = self._model_free
+        self.lengths.modes.update(
+            [(s.record, tree, committed, s.record.id in model_free) for s, tree, committed in rounds],
+            self._pool.model_free,
+        )
         if self.router.is_scoring:
-            self.router.update(sequence.record.id, tree, committed, tree.confidence)
+            for sequence, tree, committed in rounds:
+                self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy) -> DraftBatch:
         """Describe the sequences for the length planner, and form groups where that pays."""

@@ -283,7 +283,6 @@ class Verifier:
         if self._uncommitted is None:
             return
         began_s = self._clock.perf_counter()
-        self.speculation.learn()
         (running, final), self._uncommitted = self._uncommitted, None
         events: list[tuple[Sequence, Event]] = []
         for one in final:
@@ -331,8 +330,6 @@ class Verifier:
             else:
                 final.append(_Accepted(sequence, work, verdict, conclude(sequence, verdict)))
         self._advance(final, running.accepted_s)
-        if not running.launched.runs_beside:
-            self.speculation.learn()  # else `commit` does, when the next step is at work
         self._uncommitted = running, final
         going_on = [one.sequence for one in final if not one.sequence.is_over]
         return self.speculation.request_drafts(going_on, self._policy)
@@ -378,7 +375,7 @@ class Verifier:
         return self.sequences.find(sequence.record.id) is sequence
 
     def _advance(self, final: list[_Accepted], now_s: float) -> None:
-        """Let each sequence go on behind its verdict. `now_s`: wall clock."""
+        """Let each sequence go on behind its verdict, and learn from all of them. `now_s`: wall clock."""
         self.stats.record_verified([(one.work.tree, one.verdict.path) for one in final])
         self.speculation.record_verdicts([(one.sequence, one.conclusion.tokens) for one in final])
         accept = self.target.accept

@@ -108,7 +108,7 @@ def measure(parts: "Parts") -> None:
     parts.wrap("accept", verifier.Verifier, "_accept")
     parts.wrap("send", PendingCommit, "send")
     parts.wrap("settle", PendingCommit, "settle")
-    parts.wrap("learn", Speculation, "record_verdicts", "learn", "receive")
+    parts.wrap("learn", Speculation, "record_verdicts", "receive")
     parts.wrap("ask", Speculation, "request_drafts")
     parts.wrap("jobs", DraftDispatcher, "jobs")
     parts.wrap("mail in", mailbox_consumer, "_read")

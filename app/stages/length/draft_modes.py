@@ -15,7 +15,7 @@ from app.estimates.draft_costs import DraftCosts
 from app.messages import Record
 from app.state import Tree
 
-JudgedTree = tuple[Record, Tree, Listed[int], bool]  # with the tokens after the tree's root; True: no model drafted
+Round = tuple[Record, Tree, Listed[int], bool]  # with the tokens after the tree's root; True: no model drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class DraftModes:
         self.with_models.expectations.remove(request_id)
         self.model_free.expectations.remove(request_id)
 
-    def update(self, trees: Iterable[JudgedTree], model_free: Collection[str]) -> None:
+    def update(self, rounds: Iterable[Round], model_free: Collection[str]) -> None:
         """Learn from what came of trees. `model_free`: the drafters that are no models."""
-        for record, tree, committed, is_model_free in trees:
+        for record, tree, committed, is_model_free in rounds:
             drafted, accepted = found = levels(tree, committed)
             if not is_model_free:
                 self.with_models.of(record).update(drafted, accepted)

@@ -6,7 +6,6 @@ from app.engine.cpu.choose_forward import choose_forward
 from app.errors import StoreUnavailable
 from app.messages import FinishReason, Status
 from app.pipeline import LocalPipeline
-from app.stages.draft import registry
 from app.store.memory import MemoryStore
 from tests import fakes
 
@@ -63,17 +62,6 @@ def counted(local: LocalPipeline, store: Recording) -> LocalPipeline:
     return local
 
 
-def recorded(done: list[str], owner: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record each call of a method."""
-    inner = getattr(owner, method)
-
-    def outer(*args: object) -> object:
-        done.append(method)
-        return inner(*args)
-
-    monkeypatch.setattr(owner, method, outer)
-
-
 def test_a_step_is_launched_before_the_last_ones_tokens_are_committed():
     store = Recording()
     local = counted(overlapped(store), store)
@@ -100,30 +88,6 @@ def test_a_sequence_that_is_over_is_in_no_further_step():
     short, long = fakes.record(PROMPTS[0], 2, request_id="short"), fakes.record(PROMPTS[1], 5, request_id="long")
     assert fakes.texts(local, short, long) == [expected(PROMPTS[0], 2), expected(PROMPTS[1], 5)]
     assert sizes == [2, 2, 1, 1, 1]
-
-
-@pytest.mark.parametrize("is_early", [True, False])
-def test_acceptance_is_learnt_beside_the_next_step_if_that_runs_on_a_device(is_early: bool, monkeypatch):
-    """The target's own cores have nothing to hide it behind, and newer estimates are better ones."""
-    target = fakes.runner(MODEL)
-    local = fakes.pipeline(
-        fakes.computed_at_launch(target) if is_early else target,
-        model_free=registry.build(["lookup"]),
-        is_overlapped=True,
-        lengths="fixed:2",
-    )
-    done: list[str] = []
-    for owner, method in (
-        (local.verifier, "collect"),
-        (local.verifier.target, "launch"),
-        (local.verifier.speculation.lengths.modes, "update"),
-    ):
-        recorded(done, owner, method, monkeypatch)
-    fakes.submit(local, fakes.record(PROMPTS[2], 12))
-    fakes.finish(local)
-    orders = ["collect update launch", "collect launch update"]
-    assert [order in " ".join(done) for order in orders] == [not is_early, is_early]
-    assert list(local.store.snapshot("r").tokens) == expected(PROMPTS[2], 12)
 
 
 def test_waiting_is_over_while_a_step_runs_or_an_end_is_not_heard_of():

@@ -539,7 +539,6 @@ def test_while_drafters_read_a_sequence_others_draft_for_it():
     one.speculation.receive(answer(201, confidence={"lookup": 0.9}, proposers=(("lookup",),) * 2))
     assert sequence.tree is not None
     one.speculation.record_verdicts([(sequence, [1, 7])])
-    one.speculation.learn()
     before = one.lengths.modes.with_models.of(sequence.record).survival(2)
     for token in range(5):
         sequence.kv.tokens += [token]
@@ -763,7 +762,6 @@ def test_no_model_gets_a_job_in_a_model_free_round():
     assert one.lengths.modes.model_free.costs.seconds(1, 3) != DraftCosts().seconds(1, 3)
     before = one.lengths.modes.with_models.of(sequence.record).survival(1)
     one.speculation.record_verdicts([(sequence, [1, 7])])
-    one.speculation.learn()
     assert one.lengths.modes.with_models.of(sequence.record).survival(1) == before
 
 
