@@ -28,7 +28,6 @@ from training.model.student import Student, drafter_weights, embedding_sha256, l
 from training.options import MINUTES, Options, parse
 from training.progress_bar import Report
 
-OTHERS = 0.15  # share kept of the rows of domains that are not named
 PACE_STEPS = 12  # after which a training by minutes knows how many steps it will have
 SCALED_BY = 256  # rows whose states give the mean and spread of all
 FADE = 0.97  # of the mean loss at a step
@@ -54,7 +53,7 @@ def run(options: Options, settings: Settings) -> dict[str, Any]:
     identity = Identity(Tokenizer(folder).sha256, embedding_sha256(target))
     material = gather(options, settings, folder, identity, target.config.hidden_size)
     kept, held_out = split(material.rows)
-    rows = _chosen(kept, options.domains)
+    rows = _chosen(kept, options)
     torch.set_num_threads(options.threads)
     student = _student(target, rows, options, identity)
     _say(f"{len(rows)} rows to learn from, {len(held_out)} kept out, {_millions(student)} M weights to train")
@@ -119,13 +118,14 @@ def _check_out(options: Options) -> None:
         raise InvalidRequest("out", f"{out} holds a finished drafter; --restart trains it anew")
 
 
-def _chosen(rows: list[Row], domains: tuple[str, ...]) -> list[Row]:
+def _chosen(rows: list[Row], options: Options) -> list[Row]:
+    domains = options.domains
     known = {row.domain for row in rows}
     if unknown := sorted({*domains} - known):
         raise InvalidRequest("domains", f"no row is of {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     if not rows:
         raise InvalidRequest("data", "too few rows: none is left to learn from once some are kept out")
-    return weighted(rows, domains, OTHERS)
+    return weighted(rows, domains, options.others)
 
 
 def _student(target: Any, rows: list[Row], options: Options, identity: Identity) -> Student:

@@ -12,6 +12,7 @@ from app.errors import InvalidRequest, validation_message
 PROMPTS = 400  # of each domain, if no flag names data
 MINUTES = 30.0
 HEAD = 8192
+OTHERS = 0.15
 TEXT = """\
 Distil a drafter for a target, from the target's own answers or from other text that it reads, and measure it.
 
@@ -19,7 +20,7 @@ Distil a drafter for a target, from the target's own answers or from other text 
    it read files; `--data PATH` takes what is there already. Without any of them: --prompts 400. What is made is kept
    and taken up again, so a second drafter for the same target starts at once.
 2. Training: layers of the target, its embedding frozen, its head cut to the most frequent tokens, learn what the target
-   would say next. `--init FOLDER` goes on from another drafter: with `--domains` that makes an expert of a generalist.
+   would say next. `--domains D --others 0` makes an expert of one domain; `--init FOLDER` goes on from another drafter.
 3. Measuring on prompts that were kept out: how often the first draft token is right, tokens a round at 4 drafted.
 
 Any of it can be killed; the same command goes on where it was, and ends with the same weights as if it had not been.
@@ -39,7 +40,8 @@ class Options(BaseModel):
     windows: int = Field(2000, ge=1, description="at most so many pieces of 192 tokens of each --text")
     data: tuple[Path, ...] = Field((), description="rows made before: .jsonl files, or folders of them")
     made: Path | None = Field(None, description="folder for the data made; else one a target below PACELINE_HOME")
-    domains: tuple[str, ...] = Field((), description="learn mostly these, comma-separated; others at 15 %%")
+    domains: tuple[str, ...] = Field((), description="learn mostly these, comma-separated")
+    others: float = Field(OTHERS, ge=0.0, le=1.0, description="part kept of the rows of other domains than these")
     features: bool = Field(True, description="do not let the drafter read the target's last hidden state")
     init: str | None = Field(None, description="drafter to go on from: a name in drafters/ or a folder")
     scratch: bool = Field(False, description="start from noise instead of what the target's layers know")

@@ -141,6 +141,14 @@ def test_training_goes_on_from_another_drafter_on_one_domain(tmp_path: Path, row
     assert expert["data"]["rows"] < general["data"]["rows"]
 
 
+def test_an_expert_of_one_domain_learns_nothing_else_and_is_measured_on_all(tmp_path: Path, rows_file: Path) -> None:
+    words = ("--steps", "1", "--no-features", "--domains", "code", "--others", "0")
+    assert _train(tmp_path / "expert", rows_file, *words) == 0
+    card = json.loads((tmp_path / "expert" / "drafter.json").read_text())
+    assert [*card["data"]["domains"]] == ["code"]
+    assert {"code", "chat"} <= card["held_out"].keys()
+
+
 def test_missing_data_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "texts"
     text.mkdir()
