@@ -59,7 +59,7 @@ def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Names
     """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench", __doc__, epilog)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds over all arms at each concurrency")
+    parser.add_argument("--repeats", type=int, default=6, help="rounds over all arms at each concurrency")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
     parser.add_argument("--domain-prompts", type=int, default=20, help="pairs for each domain, at most 20")
     parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
@@ -81,7 +81,8 @@ def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str,
 
 def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
     """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same
-    disturbances. Each order comes a second time backwards: no arm precedes another more often."""
+    disturbances. Each order comes a second time backwards: with an even number of repeats no arm
+    precedes another more often."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     new = count()  # no prompt twice: the suffix drafter would know the answer
     names = list(arms)

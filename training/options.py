@@ -66,6 +66,8 @@ class Options(BaseModel):
             raise ValueError("give either --steps or --minutes")
         if self.scratch and self.init is not None:
             raise ValueError("give either --scratch or --init")
+        if "others" in self.model_fields_set and not self.domains:
+            raise ValueError("give --domains with --others")
         return self
 
     @property

@@ -30,7 +30,7 @@ class Arm:
     """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides.
 
     `one_of`: the drafters of which the best on other data is the one asked; none: the variant's own. `ways`: settings
-    of which those that are best on other data are used, and are `way` then.
+    of which those that are best on other data are used; `way`: those that were chosen. `system`: what runs it.
     """
 
     variant: Variant

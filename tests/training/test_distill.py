@@ -175,6 +175,8 @@ def test_missing_data_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--data", "ROWS", "--layers", "3"], 2, "layers: the target has no layer 3"),
         (["--data", "ROWS", "--init", "/nowhere"], 2, "init: /nowhere holds no drafter"),
         (["--data", "ROWS", "--steps", "1", "--minutes", "1"], 2, "usage: give either --steps or --minutes"),
+        (["--data", "ROWS", "--others", "0"], 2, "usage: give --domains with --others"),
+        (["--data", "ROWS", "--domains", "code", "--others", "2"], 2, "others: "),
         (["--data", "ROWS", "--steps", "0"], 2, "steps: "),
         (["--data", "ROWS", "--batch", "x"], 2, "batch: "),
         (["--data", "ROWS", "--target", "/nowhere"], 1, "no such model"),

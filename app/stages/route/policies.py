@@ -83,10 +83,10 @@ def learned(
 ) -> list[str]:
     """Choose the drafter of the highest expected gain less price; then others that add `least_gain`.
 
-    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. One more
-    drafter adds the tokens that it gets right where those before it are wrong (`added_tokens`); the
+    While exploring, doubt counts for a drafter: it is asked unless it is known to be worse. An expert has
+    a low mean over all requests, and would else not be asked on those of its domain either. One more
+    drafter adds the tokens that it gets right where those before it are wrong (`added_tokens`, by their means); the
     one that adds most is next. None is added on the verifier's own cores, where drafting is not free.
-    An expert has a low mean over all requests: without doubt it would not be asked on those of its domain either.
     """
     if not options:
         return []
