@@ -12,7 +12,6 @@ from app.errors import InvalidRequest, validation_message
 PROMPTS = 400  # of each domain, if no flag names data
 MINUTES = 30.0
 HEAD = 8192
-OTHERS = 0.15
 TEXT = """\
 Distil a drafter for a target, from the target's own answers or from other text that it reads, and measure it.
 
@@ -41,7 +40,7 @@ class Options(BaseModel):
     data: tuple[Path, ...] = Field((), description="rows made before: .jsonl files, or folders of them")
     made: Path | None = Field(None, description="folder for the data made; else one a target below PACELINE_HOME")
     domains: tuple[str, ...] = Field((), description="learn mostly these, comma-separated")
-    others: float = Field(OTHERS, ge=0.0, le=1.0, description="part kept of the rows of other domains than these")
+    others: float = Field(0.15, ge=0.0, le=1.0, description="part kept of the rows of other domains than these")
     features: bool = Field(True, description="do not let the drafter read the target's last hidden state")
     init: str | None = Field(None, description="drafter to go on from: a name in drafters/ or a folder")
     scratch: bool = Field(False, description="start from noise instead of what the target's layers know")
