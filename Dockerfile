@@ -28,8 +28,8 @@ COPY workers workers
 COPY web web
 COPY paceline ./
 # The CPU's kernels are compiled at their first use and kept beside their sources, or where NUMBA_CACHE_DIR says.
-RUN python -m compileall -q app kernels workers web && mkdir -p /models kernels/cpu/__pycache__ \
-    && chown paceline /models kernels/cpu/__pycache__
+RUN python -m compileall -q app kernels workers web && mkdir -p /models kernels/__pycache__ \
+    && chown paceline /models kernels/__pycache__
 USER paceline
 VOLUME /models
 EXPOSE 8000

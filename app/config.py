@@ -36,8 +36,8 @@ def _without_int8(value: Any) -> Any:
     return value
 
 
-LENGTHS = r"^(marginal|uniform|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/stages/length/
-OVERLAP = r"^(auto|none|rounds|frontiers(:[1-9])?|groups|joint)$"  # app/verifier/overlap.py
+LENGTHS = r"^(marginal|uniform|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/speculation/
+OVERLAP = r"^(auto|none|rounds|frontiers(:[1-9])?|groups|joint)$"  # app/speculation/overlap.py
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are written elsewhere
 # Set before a process loads numpy or torch (docs/decisions/0002): threads that wait for the next

@@ -2,7 +2,7 @@
 
 Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they
 are shown). They are sums over all processes of a deployment and over their restarts, kept in Redis
-(`app/telemetry/counters.py`). Present values, such as a queue's depth, are read at each scrape and
+(`app/counters.py`). Present values, such as a queue's depth, are read at each scrape and
 are not listed here.
 """
 

@@ -27,7 +27,7 @@ class Policy(Message):
     min_draft_tokens: int = Field(0, ge=0, le=64)  # drafted whatever the expected gain
     max_draft_tokens: int = Field(8, ge=0, le=64)  # a sequence and round; 0 stops speculation
     max_batch_tokens: int = Field(2048, ge=16)  # packed rows a verifier step, prefill included
-    # Prompt tokens a step: more where that makes them cheaper, fewer of long contexts (`app.stages.schedule.prefill`).
+    # Prompt tokens a step: more where that makes them cheaper, fewer of long contexts (`app.scheduler.prefill`).
     prefill_chunk_tokens: int = Field(256, ge=16)
     draft_wait_s: float = Field(0.25, ge=0.0)  # longest a verifier waits for a tree,
     draft_wait_factor: float = Field(3.0, ge=1.0)  # and otherwise so many times the usual time of drafting

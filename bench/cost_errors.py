@@ -30,8 +30,8 @@ from app.engine.cpu.equivalence import probe
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.profile.profiler import CONTEXT, ProfiledTarget, step_seconds, verified
-from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import StepCosts
+from app.engine.step_costs import StepCosts
+from app.speculation.draft_costs import DraftCosts
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 from bench.help import parser as parser_of
 from bench.report_header import heading

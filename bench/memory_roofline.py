@@ -25,11 +25,11 @@ from app.engine.weights.resolve import target_folder
 from app.state import BatchEntry, Tree
 from bench.report_header import machine
 from bench.stats import median
-from kernels.cpu.jit import entry
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES as LINE
 from kernels.cpu.simd import add, load, splat, sum_of
 from kernels.cpu.threads import team
+from kernels.jit import entry
 
 BYTES = 2**30  # read for the bandwidth, far more than any cache holds
 STREAMS = 4  # places a thread reads from

@@ -23,7 +23,6 @@ import numpy as np
 from app.config import ROOT
 from bench.report_header import machine, today
 from bench.stats import median
-from kernels.cpu.jit import entry
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.integer_tile import instructions
 from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR, call_linear
@@ -31,6 +30,7 @@ from kernels.cpu.products.pack import aligned_empty
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
+from kernels.jit import entry
 
 MATRICES, COLUMNS, DEPTH = 76, 3072, 576
 ROWS = (1, 2, 4, 8, 16)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.stages.steer.controller import decisions, steer
+from app.beat import decisions, steer
 from bench.help import parser as parser_of
 from workers.tasks.steer import Tick
 

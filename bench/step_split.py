@@ -21,9 +21,9 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
 from bench.report_header import machine
 from bench.stats import median
-from kernels.cpu.jit import Native
 from kernels.cpu.products.linear import ARGUMENTS
 from kernels.cpu.shapes import DOWN, GATE_UP, OUT, WEIGHTS, K, Model, Q, V
+from kernels.jit import Native
 
 ROWS = (1, 4, 8)
 ROUNDS = 40

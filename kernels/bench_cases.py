@@ -23,18 +23,18 @@ from kernels.attention.ragged_attention import (
 )
 from kernels.attention.work_list import work_list
 from kernels.cpu.attention import SPLIT, attend, join
-from kernels.cpu.best_lengths import Search, best_lengths, best_lengths_reference
-from kernels.cpu.jit import entry
 from kernels.cpu.likelier import COUNTERS, PIECE, Count, count_likelier, likelier_reference
-from kernels.cpu.merged_trees import Drafts, merged_tree_reference, merged_trees
-from kernels.cpu.phrase_tables import phrase_tables
-from kernels.cpu.phrase_tree import OwnTexts, phrase_tree_reference, phrase_trees, room
 from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_stored
 from kernels.cpu.products.packed_linear import PackedLinear, packed_linear_reference
 from kernels.cpu.shapes import Model
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import words
+from kernels.host.best_lengths import Search, best_lengths, best_lengths_reference
+from kernels.host.merged_trees import Drafts, merged_tree_reference, merged_trees
+from kernels.host.phrase_tables import phrase_tables
+from kernels.host.phrase_tree import OwnTexts, phrase_tree_reference, phrase_trees, room
+from kernels.jit import entry
 from kernels.layers.fixed_linear import fixed_linear, fixed_linear_reference
 from kernels.layers.gated_silu import gated_silu, gated_silu_reference
 from kernels.layers.rms_norm import add_rms_norm, add_rms_norm_reference

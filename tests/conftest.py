@@ -52,6 +52,7 @@ TIERS = {
     "tests/app/drafter/test_model.py": "model",
     "tests/bench": "model",
     "tests/kernels": "model",
+    "tests/lab": "model",
     "tests/test_architecture.py": "process",
     "tests/test_exactness_answers.py": "model",
     "tests/test_exactness_model.py": "model",

@@ -20,20 +20,20 @@ from app.engine.cpu.forward import Forward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
+from app.engine.step_costs import StepCosts
 from app.engine.text.tokenizer import Tokenizer
-from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record
 from app.pipeline import LocalPipeline, SentTree, draft_and_fuse, run_round
 from app.policy import Policy
 from app.request import ChatMessage, Sampling, SpeculationBounds
+from app.speculation.drafter_pool import DrafterPool
 from app.stages.draft.protocol import Context, Drafter
-from app.stages.route.drafter_pool import DrafterPool
 from app.state import BatchEntry, CachedSequence, Guess, Tree, page_numbers
 from app.state import Sequence as State
 from app.store.memory import MemoryStore
-from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.measured_target import MeasuredTarget
+from app.verifier.metrics import VerifierMetrics
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 

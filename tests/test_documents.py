@@ -14,6 +14,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "bench").rglob("*.md")),
+    *sorted((ROOT / "lab").rglob("*.md")),
 ]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 ARMS = {

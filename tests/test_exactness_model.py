@@ -15,9 +15,9 @@ from app.assembly.local import build_local, load_models
 from app.config import PrunerRule, Settings
 from app.engine.early_exit.decisions import StepDecisions
 from app.engine.early_exit.rows import Checkpoint
+from app.engine.step_costs import StepCosts
 from app.engine.target import StepOnCollect
 from app.engine.weights.resolve import target_folder
-from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.pipeline import LocalPipeline
 from app.policy import Policy

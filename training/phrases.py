@@ -18,7 +18,7 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import resolve
 from app.stages.draft.phrases import FILE
-from kernels.cpu.phrase_tables import LONGEST
+from kernels.host.phrase_tables import LONGEST
 
 Text = tuple[int, ...]  # the last tokens of a prompt and its answer
 

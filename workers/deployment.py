@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from app.assembly.fuser import model_free_names
 from app.config import Settings
+from app.counters import Counters
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_folder, refusing, resolve
 from app.errors import InvalidRequest, QueueFull, StoreUnavailable
@@ -34,8 +35,8 @@ from app.messages import (
 )
 from app.metrics import ADMITTED, ENDED, REFUSED
 from app.request import GenerateRequest
+from app.speculation.routing_policies import serving, verifier
 from app.stages.admit import admit
-from app.stages.route.policies import serving, verifier
 from app.store.append_only_file import AppendOnlyFile
 from app.store.connect import connect
 from app.store.event_feed import EventFeed
@@ -47,7 +48,6 @@ from app.store.requests import RequestStore
 from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
 from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
-from app.telemetry.counters import Counters
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 from workers.tracing.sinks import WorkSpan
 

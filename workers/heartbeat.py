@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from app.errors import StoreUnavailable
 from app.metrics import BUSY
-from app.telemetry.verifier_metrics import RequestProgress
+from app.verifier.metrics import RequestProgress
 from workers.deployment import Deployment
 from workers.sweep import Sweep
 from workers.tracing.recorder import Recorder

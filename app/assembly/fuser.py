@@ -17,7 +17,7 @@ from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
 if TYPE_CHECKING:
-    from app.estimates.calibration import Calibration
+    from app.calibration import Calibration
     from app.fuser.fuser import Fuser
     from app.stages.draft.phrases import Phrases
 
@@ -40,7 +40,7 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: 
 
 def calibration(settings: Settings) -> "Calibration":
     """Make a calibration of drafters, or one that takes their confidence as it is."""
-    from app.estimates.calibration import Calibration, RawConfidence  # numba, as above
+    from app.calibration import Calibration, RawConfidence  # numba, as above
 
     return Calibration() if plan_of(settings).calibration else RawConfidence()
 

@@ -9,11 +9,11 @@ from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.verifier import agreement, load_target, measured_target, verifier_over
 from app.config import Settings
 from app.drafter.replicas import fetcher
+from app.engine.step_costs import StepCosts
 from app.engine.text.tokenizer import Tokenizer
-from app.estimates.step_costs import StepCosts
 from app.pipeline import LocalPipeline
 from app.policy import Policy
-from app.stages.route.drafter_pool import DrafterPool
+from app.speculation.drafter_pool import DrafterPool
 from app.store.memory import MemoryStore
 
 MAILBOX = "local"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.config import Batching, Fusion, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
-from app.stages.schedule.objective import Objective
+from app.scheduler.objective import Objective
 
 
 @dataclass(frozen=True, slots=True)

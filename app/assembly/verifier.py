@@ -10,27 +10,27 @@ from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.profile.profile_cache import measured as measure
+from app.engine.step_costs import StepCosts
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import refusing, target_folder
 from app.engine.weights.target_id import target_id
-from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import StepCosts
 from app.placement.splits import FixedSplits, Splits
-from app.stages.length.baselines import BaselineController, length_policy, length_search
-from app.stages.length.controller import LengthController
-from app.stages.length.joint_controller import JointController
-from app.stages.length.planner import LengthPlanner
-from app.stages.route.router import Router
-from app.stages.route.scores import same_tokens
-from app.stages.route.strategies import Agreement, CosineRouting, FixedRouting, LearnedRouting, RoutingStrategy
-from app.stages.schedule.cosine import CosineSelection, Memory
-from app.stages.schedule.tree_budget import BatchSelection, PaceSelection
+from app.scheduler.cosine import CosineSelection, Memory
+from app.scheduler.tree_budget import BatchSelection, PaceSelection
+from app.speculation.baselines import BaselineController, length_policy, length_search
+from app.speculation.draft_costs import DraftCosts
+from app.speculation.joint_planner import JointController
+from app.speculation.length_policy import LengthPlanner
+from app.speculation.overlap import AutoOverlap, FrontiersOverlap, GroupsOverlap, NoOverlap, Overlap, RoundsOverlap
+from app.speculation.planner import LengthController
+from app.speculation.route_scores import same_tokens
+from app.speculation.route_strategies import Agreement, CosineRouting, FixedRouting, LearnedRouting, RoutingStrategy
+from app.speculation.router import Router
+from app.speculation.speculation import DraftStrategies, Speculation
 from app.store.protocol import Requests
-from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.measured_target import MeasuredTarget
-from app.verifier.overlap import AutoOverlap, FrontiersOverlap, GroupsOverlap, NoOverlap, Overlap, RoundsOverlap
+from app.verifier.metrics import VerifierMetrics
 from app.verifier.sequences import Sequences
-from app.verifier.speculation import DraftStrategies, Speculation
 from app.verifier.stats import VerifierStats
 from app.verifier.verifier import Verifier
 
@@ -127,7 +127,7 @@ def verifier_over(
         drafts_whole=plan.drafts_whole,
         splits=splits,
     )
-    stats = VerifierStats(measured, strategies.router, metrics or VerifierMetrics())
+    stats = VerifierStats(measured, strategies.router.asked_rounds, metrics or VerifierMetrics())
     sequences = Sequences(measured.target, stats, tokenizer, max_sequences(settings))
     speculation = Speculation(measured, sequences, stats, strategies, mailbox, clock)
     return Verifier(

@@ -6,7 +6,7 @@ Steps go in, one draft for each drafter comes out. Knows no caches and no models
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.estimates.calibration import Calibration
+from app.calibration import Calibration
 from app.messages import Draft
 from app.state import Guess
 

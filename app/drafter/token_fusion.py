@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Listed
 from typing import Final
 
+from app.calibration import Calibration
 from app.drafter.draft_kv import DraftKV
 from app.drafter.draft_path import DraftPath, DraftPaths
 from app.drafter.draft_steps import DraftStep, fused_step, own_steps
-from app.estimates.calibration import Calibration
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 from app.state import Guess

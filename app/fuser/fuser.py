@@ -7,8 +7,8 @@ mailboxes nor models.
 from collections.abc import Iterable
 from typing import Final
 
+from app.calibration import Calibration, Judged
 from app.drafter.replicas import Fetch, Own, Replicas, none_here
-from app.estimates.calibration import Calibration, Judged
 from app.fuser.rounds import FuseRound, FuseRounds
 from app.fuser.token_sharing import TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess, TreeMessage

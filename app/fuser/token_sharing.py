@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from app.calibration import Calibration
 from app.drafter.draft_steps import DraftStep, drafts_of, fused_step
-from app.estimates.calibration import Calibration
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
 

@@ -2,7 +2,7 @@
 
 Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises, and
 nothing here can change a token (design D1). Below one parent the drafters' calibrated confidences are pooled as odds
-(`kernels.cpu.merged_trees` has the formula, and merges a batch in one call). So
+(`kernels.host.merged_trees` has the formula, and merges a batch in one call). So
   * a lone drafter's calibrated confidences come out unchanged;
   * drafters that agree are a noisy-or with the weaker ones discounted: with AGREEMENT = 1 it would be
     1 - prod(1 - c), wrong only if each of them is wrong, but they read the same text and err together;
@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.estimates.calibration import Calibration
+from app.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.state import MAX_NODES, Tree
-from kernels.cpu.drafts.fused_trees import FusedTrees, RawDrafts, fused_trees, room_for_trees
-from kernels.cpu.merged_trees import BORROWED
+from kernels.host.fused_trees import FusedTrees, RawDrafts, fused_trees, room_for_trees
+from kernels.host.merged_trees import BORROWED
 
 MAX_DRAFTS = 32  # looked at for one tree
 Round = tuple[DraftJob, Sequence[Draft]]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from app.engine.early_exit.controller import EarlyExitController
+from app.engine.step_costs import StepCosts
 from app.engine.target import Target
-from app.estimates.step_costs import StepCosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from app.engine.text.stop_strings import StopWatch
 from app.engine.text.tokenizer import Tokenizer
 from app.state import BatchEntry, CachedSequence, Sequence
 from app.store.protocol import Snapshot
-from app.verifier.preemption import reserve
+from app.verifier.memory import reserve
 from app.verifier.stats import VerifierStats
 
 

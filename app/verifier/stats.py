@@ -1,15 +1,14 @@
 """Measure a verifier's work, for its heartbeat and for the load that the controller reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from typing import Final
 
+from app.load import VerifierLoad
 from app.messages import DrafterStats, Record
-from app.stages.route.router import Router
-from app.stages.steer.load import VerifierLoad
 from app.state import Sequence, Tree
-from app.telemetry.verifier_metrics import VerifierMetrics
 from app.verifier.measured_target import MeasuredTarget
+from app.verifier.metrics import VerifierMetrics
 
 DECAY = 0.9  # of the past with each round
 
@@ -17,11 +16,11 @@ DECAY = 0.9  # of the past with each round
 class VerifierStats:
     """Keep decaying means and counters of one verifier; another thread than the recording one may read them."""
 
-    def __init__(self, measured: MeasuredTarget, router: Router, metrics: VerifierMetrics) -> None:
-        """Report on this target and router, and count single events in `metrics`."""
+    def __init__(self, measured: MeasuredTarget, asked_rounds: Mapping[str, int], metrics: VerifierMetrics) -> None:
+        """Report on this target and the rounds by drafter, and count single events in `metrics`."""
         self.metrics: Final = metrics
         self._measured = measured
-        self._router = router
+        self._asked_rounds = asked_rounds
         self._prompt_tokens = self._reused_tokens = 0
         self._waits = self._waited_s = 0.0
         self._rounds = self._tokens = 0.0
@@ -95,7 +94,7 @@ class VerifierStats:
             "nodes_looked_at": early_exit.looked_at,
             "nodes_pruned": early_exit.dropped,
             "nodes_pruned_wrongly": early_exit.cut,
-            "asked_rounds": dict(self._router.asked_rounds),
+            "asked_rounds": dict(self._asked_rounds),
             "later_rounds": self._later_rounds,
             "model_rounds": self._model_rounds,
             "load": self.load(sequences).model_dump(mode="json"),

@@ -11,25 +11,25 @@ from typing import Final, Self
 import msgspec
 
 from app.clock import SYSTEM, Clock
+from app.engine.step_costs import StepCosts
 from app.engine.target import LaunchedStep
 from app.errors import NotFound
-from app.estimates.step_costs import StepCosts
+from app.load import VerifierLoad
 from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, Record, Status, TreeMessage
 from app.policy import Policy
+from app.scheduler.compose import compose, wait_s
+from app.scheduler.tree_budget import BatchSelection
+from app.speculation.drafter_pool import DrafterPool
+from app.speculation.speculation import Speculation
 from app.stages.commit import Conclusion, conclude, event_of
-from app.stages.route.drafter_pool import DrafterPool
-from app.stages.schedule.compose import compose, wait_s
-from app.stages.schedule.tree_budget import BatchSelection
-from app.stages.steer.load import VerifierLoad
 from app.stages.verify import verify
 from app.state import BatchEntry, Sequence, Verdict
 from app.store.protocol import Outcome, Requests
-from app.telemetry.verifier_metrics import VerifiedTree
 from app.verifier.measured_target import MeasuredTarget
-from app.verifier.out_of_memory import OutOfMemoryRetry, is_out_of_memory
+from app.verifier.memory import OutOfMemoryRetry, is_out_of_memory
+from app.verifier.metrics import VerifiedTree
 from app.verifier.pending_commit import PendingCommit
-from app.verifier.speculation import Speculation
 
 log = logging.getLogger(__name__)
 

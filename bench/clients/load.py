@@ -103,7 +103,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 5.0, 0.5], help="of ramp and steps, in turn")
     parser.add_argument("--variation", type=float, default=3.0, help="of gamma's gaps: 1 is Poisson")
     parser.add_argument(
-        "--trace", type=Path, help="CSV or JSON lines of timestamp, prompt_tokens, output_tokens, or as in bench/data"
+        "--trace", type=Path, help="CSV or JSON lines of timestamp, prompt_tokens, output_tokens, or as in lab/data"
     )
     parser.add_argument("--speed", type=float, default=1.0, help="how much faster than it was a trace is replayed")
     parser.add_argument("--streams", type=int, default=8, help="of closed: requests at once, each followed by the next")

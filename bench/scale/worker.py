@@ -42,8 +42,8 @@ def main(argv: list[str]) -> int:
     """Put the stand-ins in place and the parts under measurement, then run the worker."""
     from app.assembly import verifier as assembly
     from app.config import Settings
+    from app.engine.step_costs import StepCosts
     from app.engine.text.tokenizer import Tokenizer
-    from app.estimates.step_costs import StepCosts
     from app.stages.draft import registry
     from bench.scale.parts import Parts, write
     from bench.scale.stand_in import StandInDrafter, StandInTarget
@@ -90,11 +90,11 @@ def measure(parts: "Parts") -> None:
     import redis.connection
 
     from app.fuser.fuser import Fuser
+    from app.speculation.jobs import DraftDispatcher
+    from app.speculation.speculation import Speculation
     from app.store.mailbox import Mailboxes
     from app.verifier import verifier
-    from app.verifier.dispatch import DraftDispatcher
     from app.verifier.pending_commit import PendingCommit
-    from app.verifier.speculation import Speculation
     from bench.scale.stand_in import StandInTarget
     from workers import mailbox_consumer
     from workers.deployment import Deployment

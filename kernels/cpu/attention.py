@@ -10,7 +10,6 @@ Keys that a row may not see add exact zeros. All arrays are float32, given by th
 
 import numpy as np
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.tile import product, product_more
 from kernels.cpu.row_ops import LOWEST, ZERO
 from kernels.cpu.simd import (
@@ -30,6 +29,7 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
+from kernels.jit import kernel
 
 SPLIT = 512  # keys
 TILE = 8  # rows of a tile at most

@@ -5,7 +5,6 @@ splits joined.
 import numpy as np
 
 from kernels.cpu.attention import attend, join
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.round_rows import round_part
 from kernels.cpu.row_ops import copy, rms_norm, rotate
 from kernels.cpu.shapes import K_NORM, ON_FORK, ON_FORKED, ON_JOIN, ON_MIX, Q_NORM, WINDOW, Model, Room, Step
@@ -19,6 +18,7 @@ from kernels.cpu.simd import (
     store_one,
 )
 from kernels.cpu.threads import meet, take
+from kernels.jit import kernel
 
 
 @kernel

@@ -6,8 +6,8 @@ calls of numpy, which take many times as long.
 
 import numpy as np
 
-from kernels.cpu.jit import entry
-from kernels.cpu.step_rows import Entries
+from kernels.host.step_rows import Entries
+from kernels.jit import entry
 
 
 @entry

@@ -13,7 +13,6 @@ import numpy as np
 
 from kernels.cpu.attention import SPLIT
 from kernels.cpu.decoder import decode
-from kernels.cpu.jit import entry, kernel
 from kernels.cpu.row_ops import LOWEST, ZERO, first_at
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import (
@@ -32,6 +31,7 @@ from kernels.cpu.simd import (
     within,
 )
 from kernels.cpu.threads import HEADER, meet, publish
+from kernels.jit import entry, kernel
 
 
 class Chain(NamedTuple):

@@ -12,7 +12,6 @@ the reference.
 from typing import Any
 
 from kernels.cpu.attention_block import columns, fork, mix, place
-from kernels.cpu.jit import entry, kernel
 from kernels.cpu.products.embedding import call_row
 from kernels.cpu.products.linear import PANEL, call_linear
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_part
@@ -44,6 +43,7 @@ from kernels.cpu.shapes import (
 )
 from kernels.cpu.simd import BYTES, LANES
 from kernels.cpu.threads import meet, take
+from kernels.jit import entry, kernel
 
 
 @entry

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.cpu.decoder import source
-from kernels.cpu.jit import entry, kernel
 from kernels.cpu.products.linear import call_linear
 from kernels.cpu.products.round_rows import round_part
 from kernels.cpu.row_ops import LOWEST, rms_norm
 from kernels.cpu.shapes import Model
 from kernels.cpu.simd import BYTES, LANES, load, load_one, num_above, within
 from kernels.cpu.threads import meet, take
+from kernels.jit import entry, kernel
 
 PIECE = 16  # blocks of columns that a thread takes at a time
 COUNTERS = 2  # parts of a count: rows, then columns

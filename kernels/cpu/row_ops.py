@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.simd import (
     BYTES,
     LANES,
@@ -26,6 +25,7 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
+from kernels.jit import kernel
 
 ZERO, ONE, LOWEST = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
 

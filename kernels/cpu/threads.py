@@ -19,7 +19,6 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.simd import (
     address,
     at,
@@ -28,6 +27,7 @@ from kernels.cpu.simd import (
     nothing,
     op,
 )
+from kernels.jit import kernel
 
 SPINS = 100_000  # looks before a thread sleeps: twice as long as waking one takes, or each sleep begets the next
 HEADER = 24  # words before the counters: see `meet`

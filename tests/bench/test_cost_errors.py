@@ -9,7 +9,7 @@ import pytest
 
 from app.assembly.local import Models
 from app.engine.profile.profiler import CONTEXT
-from app.estimates.step_costs import Reading, StepCosts
+from app.engine.step_costs import Reading, StepCosts
 from app.state import BatchEntry
 from bench.cost_errors import HELD_OUT, Point, draft_points, figures, main, parse_args, step_points, table
 from tests import fakes

@@ -18,7 +18,7 @@ from app.assembly.local import build_local
 from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.request import GenerateRequest
-from app.stages.route.drafter_pool import DrafterPool
+from app.speculation.drafter_pool import DrafterPool
 from tests.models import byte_fallback_tokenizer, model_dir
 from tests.workers.cluster import Cluster, running, wait_for
 from tests.workers.tiny import make_model

@@ -27,9 +27,9 @@ from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.packing import PackedBatch
+from app.engine.step_costs import StepCosts
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed, InvalidRequest
-from app.estimates.step_costs import StepCosts
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest
 from app.stages.admit import admit

@@ -19,8 +19,8 @@ from app.engine.early_exit.controller import ExitReport
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.packing import PackedBatch
+from app.engine.step_costs import StepCosts
 from app.errors import ModelRefused
-from app.estimates.step_costs import StepCosts
 from app.request import GenerateRequest
 from app.state import BatchEntry
 from training.progress_bar import Report

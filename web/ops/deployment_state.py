@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.assembly.plans import plan_of
+from app.counters import series
 from app.messages import FUSE, SETTLE, mailbox_of
 from app.metrics import GROUP
 from app.policy import Policy
 from app.store.protocol import Node
-from app.telemetry.counters import series
 from workers.deployment import Deployment
 
 KINDS = ("web", "control", "verify", "draft", "fuse", "beat")

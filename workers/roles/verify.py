@@ -20,9 +20,9 @@ from app.logs import of
 from app.messages import FUSE, SETTLE, DraftJob, FinishReason, Settle, ToVerifier, mailbox_of
 from app.pipeline import draft_here, run_round
 from app.placement.splits import Splits
-from app.stages.route.drafter_pool import DrafterPool
-from app.telemetry.verifier_metrics import VerifierMetrics
-from app.verifier.dispatch import jobs_by_mailbox
+from app.speculation.drafter_pool import DrafterPool
+from app.speculation.jobs import jobs_by_mailbox
+from app.verifier.metrics import VerifierMetrics
 from app.verifier.verifier import Verifier
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat, HeartbeatTask

@@ -1,6 +1,6 @@
 """Register the Celery task `paceline.steer`, the controller's tick: read the load, decide, publish the policy.
 
-Each tick is a line of a log if the settings name a file. The decision itself is `app.stages.steer`'s.
+Each tick is a line of a log if the settings name a file. The decision itself is `app.beat`'s.
 """
 
 import json
@@ -11,11 +11,11 @@ from pathlib import Path
 from celery import Celery
 from pydantic import ValidationError
 
+from app.beat import steer
+from app.load import Load, MailboxLoad, VerifierLoad
 from app.messages import FUSE, SETTLE, mailbox_of
 from app.policy import Policy
 from app.request import Message
-from app.stages.steer.controller import steer
-from app.stages.steer.load import Load, MailboxLoad, VerifierLoad
 from app.store.protocol import Node
 from workers.celery_app import STEER
 from workers.deployment import Deployment

@@ -12,7 +12,7 @@ from typing import Final, Self
 from app.config import Settings
 from app.errors import StoreUnavailable
 from app.store.traces import Traces
-from app.telemetry.verifier_metrics import RequestProgress
+from app.verifier.metrics import RequestProgress
 from workers.tracing.sinks import MOST_KEPT, FileSink, OtlpSink, RedisSink, Sink, WorkSpan
 
 

@@ -17,7 +17,7 @@ from zlib import crc32
 from app.errors import InvalidSettings
 from app.messages import FinishReason
 from app.store.traces import Trace, Traces, TraceSpan, trace_name
-from app.telemetry.verifier_metrics import RequestProgress
+from app.verifier.metrics import RequestProgress
 
 MOST_KEPT = 65_536  # spans between two flushes; far more than a heartbeat's period can hold
 MOST_TO_REDIS = 4096  # of them

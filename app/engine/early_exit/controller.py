@@ -13,8 +13,8 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from app.estimates.mean_error import MeanError
-from app.estimates.step_costs import StepCosts
+from app.engine.step_costs import StepCosts
+from app.mean_error import MeanError
 from app.state import BatchEntry, Tree, Verdict
 
 Mode = Literal["auto", "on", "off"]

@@ -20,7 +20,7 @@ from app.engine.gpu.input_batch import TIERS, Arrays, RowTensors, Size, fields, 
 from app.engine.gpu.layers import Method, Pages
 from app.engine.gpu.step import StepOutput, run
 from app.engine.gpu.weights import Weights
-from kernels.cpu.step_rows import NOWHERE
+from kernels.host.step_rows import NOWHERE
 
 PROGRAMS = 2  # that share attention's items, for each multiprocessor
 INTERPRETED = 8  # in all, where programs run one after the other; so few that each has several items

@@ -23,7 +23,7 @@ from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
 from kernels.attention.work_list import ITEM, Work, WorkList
 from kernels.cpu.attention_work import list_work, write_work
-from kernels.cpu.step_rows import Choices, Entries, Rows, write_rows
+from kernels.host.step_rows import Choices, Entries, Rows, write_rows
 from kernels.sampling.choices import RowChoices, limits_of
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel

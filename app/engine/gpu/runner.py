@@ -26,7 +26,7 @@ from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence
 from kernels.attention.ragged_attention import MAX_TREE_ROWS
-from kernels.cpu.step_rows import NOWHERE
+from kernels.host.step_rows import NOWHERE
 from kernels.sampling.choices import Edits, pack_edits
 from kernels.sampling.target_token import Choice, Row
 from kernels.sampling.top_logprobs import top_logprobs

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from app.engine.cpu.equivalence import probe
 from app.engine.profile.profiler import CONTEXT, PASSES, ROWS, ProfiledTarget, fork_seconds, step_seconds, verified
-from app.estimates.step_costs import Reading, StepCosts
+from app.engine.step_costs import Reading, StepCosts
 from app.state import BatchEntry, CachedSequence, Tree
 
 MANY = 16  # sequences of a step whose contexts are read side by side

@@ -27,9 +27,9 @@ from app.engine.profile.profiler import (
     measure_costs,
     times,
 )
+from app.engine.step_costs import StepCosts
 from app.engine.weights.fingerprint import digest
 from app.engine.weights.model_cache import read_cached, write_cached
-from app.estimates.step_costs import StepCosts
 from app.system import processor
 
 log = logging.getLogger(__name__)

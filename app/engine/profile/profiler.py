@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 
 from app.engine.cpu.equivalence import probe
+from app.engine.step_costs import Reading, StepCosts
 from app.engine.target import Target, TargetRows
-from app.estimates.step_costs import Reading, StepCosts
 from app.state import BatchEntry, CachedSequence, Tree
 
 log = logging.getLogger(__name__)

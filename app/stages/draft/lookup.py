@@ -1,6 +1,6 @@
 """Guess by n-gram match in the request's own text: the tokens after the longest match come again.
 
-A microsecond or two a round: the whole batch is looked up in one call (`kernels.cpu.drafts.own_matches`). Confidence
+A microsecond or two a round: the whole batch is looked up in one call (`kernels.host.own_matches`). Confidence
 is how often a match of that length was followed so far, in this request and, where it has little evidence, in
 all of them. Sizes 8/4/2 and the starting rates come from 600 greedy SmolLM2-135M generations: a match of one
 token is followed by the same token in 20 % of cases only, of two in 52 %, of eight in 82 %, of 24 in 98 %.
@@ -14,7 +14,7 @@ import numpy as np
 from app.messages import Draft
 from app.stages.draft.protocol import Context, draft_of
 from app.stages.draft.text_rows import TextRows
-from kernels.cpu.drafts.own_matches import LONGEST, Copies, MatchedTexts, copy_matches
+from kernels.host.own_matches import LONGEST, Copies, MatchedTexts, copy_matches
 
 MOST_UPDATES = 256  # that wait for the next drafts
 

@@ -1,6 +1,6 @@
 """Guess from a store of the target's own text, and from the request's: the tokens that followed the same few before.
 
-Retrieval from a store, as an interpolated n-gram model with a cache (`kernels.cpu.phrase_tree` has the formula and
+Retrieval from a store, as an interpolated n-gram model with a cache (`kernels.host.phrase_tree` has the formula and
 the sources): no model, some tens of microseconds a round. The store is the same for all requests and learns nothing,
 and a request's own text serves that one alone, so tenants share nothing (design D9).
 
@@ -23,8 +23,8 @@ from app.errors import ModelRefused
 from app.messages import Draft
 from app.stages.draft.protocol import Context, draft_of
 from app.stages.draft.text_rows import TextRows
-from kernels.cpu.phrase_tables import LONGEST, MADE_BY, PhraseTables, phrase_tables, read_tables, write_tables
-from kernels.cpu.phrase_tree import MAX_NODES, OwnTexts, phrase_trees, room
+from kernels.host.phrase_tables import LONGEST, MADE_BY, PhraseTables, phrase_tables, read_tables, write_tables
+from kernels.host.phrase_tree import MAX_NODES, OwnTexts, phrase_trees, room
 
 log = logging.getLogger(__name__)
 MAX_REQUESTS = 512

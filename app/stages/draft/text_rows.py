@@ -5,8 +5,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from kernels.cpu.drafts.own_matches import MatchedTexts
-from kernels.cpu.phrase_tree import OwnTexts
+from kernels.host.own_matches import MatchedTexts
+from kernels.host.phrase_tree import OwnTexts
 
 Texts = TypeVar("Texts", MatchedTexts, OwnTexts)
 

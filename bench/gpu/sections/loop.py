@@ -25,15 +25,15 @@ from app.engine.early_exit.controller import EarlyExitController
 from app.engine.gpu.runner import DeviceRunner, DeviceStep
 from app.engine.gpu.weights import take
 from app.engine.profile.gpu_profiler import CHUNK
+from app.engine.step_costs import StepCosts
 from app.engine.target import Target
 from app.engine.text.tokenizer import Tokenizer
-from app.estimates.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import FinishReason, Record
 from app.pipeline import LocalPipeline, draft_here, run_round
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.stages.route.drafter_pool import DrafterPool
+from app.speculation.drafter_pool import DrafterPool
 from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget

@@ -12,7 +12,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.formats import PIECE, Format
 from kernels.cpu.products.tile import ROWS
 from kernels.cpu.simd import (
@@ -29,6 +28,7 @@ from kernels.cpu.simd import (
     read,
     spread,
 )
+from kernels.jit import kernel
 
 AHEAD = 2048  # bytes that memory is asked for before they are needed
 LINE = 64  # bytes that memory gives at once

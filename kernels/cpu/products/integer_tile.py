@@ -14,7 +14,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.format_tile import named, repeat
 from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
@@ -31,6 +30,7 @@ from kernels.cpu.simd import (
     read,
     spread,
 )
+from kernels.jit import kernel
 
 ROWS = 8  # of the largest tile: with 32 registers its sums fit twice
 AHEAD = 3072  # bytes that memory is asked for before they are needed

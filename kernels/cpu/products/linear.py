@@ -13,7 +13,6 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from kernels.cpu.jit import Native, kernel
 from kernels.cpu.products.format_tile import expander, named, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
@@ -21,6 +20,7 @@ from kernels.cpu.products.integer_tile import product_of as integer_product_of
 from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
+from kernels.jit import Native, kernel
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
 AHEAD = 2048  # bytes that memory is asked for before they are needed

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernels.cpu.jit import entry
 from kernels.cpu.products.linear import linear
 from kernels.cpu.products.pack import pack, pack_bias
 from kernels.cpu.simd import BYTES, LANES
 from kernels.cpu.threads import take, team, words
+from kernels.jit import entry
 
 SHARED = 2**23  # multiply-adds from which other threads are woken: they come too late for fewer
 

@@ -9,7 +9,6 @@ have, too.
 
 import numpy as np
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.row_ops import ONE, ZERO
 from kernels.cpu.simd import (
     BYTES,
@@ -27,6 +26,7 @@ from kernels.cpu.simd import (
     store_one,
     sum_of,
 )
+from kernels.jit import kernel
 
 BLOCK = 32
 BLOCK_BYTES = 48

@@ -17,7 +17,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.simd import (
     BYTES,
     address,
@@ -31,6 +30,7 @@ from kernels.cpu.simd import (
     read,
     spread,
 )
+from kernels.jit import kernel
 
 ROWS = 6  # of the largest tile
 PAIR_ROWS = 2  # of the largest one over two blocks; three would need more registers than there are

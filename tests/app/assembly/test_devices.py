@@ -14,8 +14,8 @@ from app.config import Settings
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import GPU_PART, PAGE_TOKENS, SLACK_TOKENS
+from app.engine.step_costs import StepCosts
 from app.errors import ModelRefused
-from app.estimates.step_costs import StepCosts
 from tests.app.engine.gpu.fake_card import FakeCard
 from tests.workers.tiny import CONTEXT_TOKENS, make_model
 

@@ -9,10 +9,10 @@ from app.assembly.fuser import build_fuser, calibration, model_free_names
 from app.assembly.plans import PLANS, overrides, plan_of
 from app.assembly.verifier import lengths, overlap, routing, selection
 from app.config import PlanName, Settings
-from app.estimates.draft_costs import DraftCosts
 from app.local.process_specs import services
 from app.messages import DraftJob
 from app.request import Sampling
+from app.speculation.draft_costs import DraftCosts
 from app.state import Tree
 from app.store.memory import MemoryStore
 from tests import fakes

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.calibration import Calibration
 from app.drafter.draft_kv import DraftKV
 from app.drafter.token_fusion import TokenFusion
-from app.estimates.calibration import Calibration
 from app.messages import LEAST_SURVIVAL, Draft, DraftJob
 from app.stages.draft.protocol import Context
 from app.stages.fuse import fuse

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.calibration import Calibration
 from app.drafter.draft_kv import DraftKV
 from app.drafter.shared_paths import SharedPaths
 from app.drafter.token_fusion import TokenFusion
-from app.estimates.calibration import Calibration
 from app.fuser.fuser import Fuser
 from app.fuser.token_sharing import LEAST_WAIT_S, MAX_EARLY, MAX_EARLY_EACH, TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess

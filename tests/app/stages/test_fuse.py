@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.estimates.calibration import Calibration
+from app.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.request import Sampling
 from app.stages.fuse import MAX_NODES, fuse

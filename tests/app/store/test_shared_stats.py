@@ -10,9 +10,9 @@ import textwrap
 import pytest
 import redis
 
+from app.calibration import GROUP, Calibration
 from app.config import ROOT
 from app.errors import StoreUnavailable
-from app.estimates.calibration import GROUP, Calibration
 from app.store.shared_stats import SharedStatsStore, StatsExchange
 
 CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -146,7 +146,7 @@ def test_fields_of_another_version_are_passed_over(redis_client: redis.Redis, st
 
 WRITER = """
     import random, sys, time
-    from app.estimates.calibration import Calibration
+    from app.calibration import Calibration
     from app.store.connect import connect
     from app.store.shared_stats import SharedStatsStore, StatsExchange
     calibration = Calibration()

@@ -7,17 +7,17 @@ from app.assembly.verifier import lengths, overlap, routing
 from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
-from app.estimates.draft_costs import DraftCosts
-from app.estimates.step_costs import StepCosts
+from app.engine.step_costs import StepCosts
 from app.messages import Record, Stats, Status, TreeMessage
-from app.stages.length.planner import LengthPlanner
-from app.stages.route.drafter_pool import DrafterPool
-from app.stages.route.router import Router
+from app.speculation.draft_costs import DraftCosts
+from app.speculation.drafter_pool import DrafterPool
+from app.speculation.length_policy import LengthPlanner
+from app.speculation.router import Router
+from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import Sequence
 from app.store.protocol import Snapshot
-from app.telemetry.verifier_metrics import VerifierMetrics
+from app.verifier.metrics import VerifierMetrics
 from app.verifier.sequences import Sequences
-from app.verifier.speculation import DraftStrategies, Speculation
 from app.verifier.stats import VerifierStats
 from tests import fakes
 
@@ -75,7 +75,7 @@ def parts(
     runner = fakes.runner(MODEL, pages=pages)
     measured = fakes.measured(runner, costs or StepCosts({1: 1.0}))
     strategies = DraftStrategies(lengths(chosen), Router(routing(chosen)), overlap(chosen))
-    stats = VerifierStats(measured, strategies.router, VerifierMetrics())
+    stats = VerifierStats(measured, strategies.router.asked_rounds, VerifierMetrics())
     sequences = Sequences(runner, stats)
     speculation = Speculation(measured, sequences, stats, strategies, "mailbox", clock)
     speculation.follow(pool or DrafterPool({"small": "draft:1"}, ("lookup",)))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.estimates.step_costs import Reading, StepCosts
+from app.engine.step_costs import Reading, StepCosts
+from app.load import VerifierLoad
 from app.messages import DrafterStats
 from app.policy import Policy
-from app.stages.steer.load import VerifierLoad
 from app.state import Tree
 from tests.app.verifier.parts import HandClock, message, parts, start
 

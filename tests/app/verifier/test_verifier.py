@@ -18,7 +18,7 @@ from app.messages import TARGET, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.stages.route.drafter_pool import DrafterPool
+from app.speculation.drafter_pool import DrafterPool
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
 from app.verifier import out_of_memory

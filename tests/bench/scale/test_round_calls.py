@@ -11,13 +11,13 @@ import pytest
 from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.engine.early_exit.controller import EarlyExitController
-from app.estimates.step_costs import StepCosts
+from app.engine.step_costs import StepCosts
 from app.fuser.fuser import Fuser
 from app.messages import Record
 from app.pipeline import draft_here
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.stages.route.drafter_pool import DrafterPool
+from app.speculation.drafter_pool import DrafterPool
 from app.store.memory import MemoryStore
 from app.store.requests import stored_texts
 from app.verifier.measured_target import MeasuredTarget

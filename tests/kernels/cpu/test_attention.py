@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernels.cpu.attention import SPLIT, attend, join
-from kernels.cpu.jit import kernel
+from kernels.jit import kernel
 
 NO_WINDOW = 2**62
 PAGE, DEPTH, FOLD = 32, 32, 3

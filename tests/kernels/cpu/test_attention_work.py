@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 from kernels.attention.work_list import work_list
 from kernels.cpu.attention_work import list_work, write_work
-from kernels.cpu.step_rows import Entries
+from kernels.host.step_rows import Entries
 
 
 @pytest.mark.parametrize("split_keys", [0, 8])

@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.threads import (
     ASLEEP,
     HEADER,
@@ -17,6 +16,7 @@ from kernels.cpu.threads import (
     team,
     words,
 )
+from kernels.jit import kernel
 
 PARTS, PIECES = 300, 7
 

@@ -7,10 +7,10 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.config import Settings
+from app.counters import Counters
 from app.metrics import ACCEPTED, ACCEPTED_LENGTH, ASKED, AT_LOAD, DRAFTED, DRAFTED_AT_LOAD, ENDED, FIRST_TOKEN, TOKENS
 from app.store.shared_stats import StatsExchange
 from app.store.traces import Trace, TraceSpan
-from app.telemetry.counters import Counters
 from tests.web.browser import Browser
 from tests.web.conftest import Server
 from tests.web.test_page import LOWEST_CONTRAST

@@ -8,10 +8,10 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.config import ROOT
+from app.counters import Counters
 from app.errors import StoreUnavailable
 from app.metrics import ACCEPTED_LENGTH, DRAFTED, METRICS, PREFIX, STEP, TOKENS
 from app.store.shared_stats import StatsExchange
-from app.telemetry.counters import Counters
 from tests.web.conftest import Deploy
 from web.factory import create_app
 from workers.deployment import Deployment

@@ -2,9 +2,9 @@
 
 import pytest
 
+from app.load import Load
 from app.messages import ToDrafter
 from app.request import GenerateRequest
-from app.stages.steer.load import Load
 from bench.steer_replay import main, read, replay
 from tests.workers.cluster import Cluster, wait_for
 from workers.deployment import Deployment

@@ -14,7 +14,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidSettings
 from app.messages import FinishReason, Stats
 from app.request import GenerateRequest
-from app.telemetry.verifier_metrics import RequestProgress
+from app.verifier.metrics import RequestProgress
 from tests.models import byte_fallback_tokenizer
 from tests.workers.collector import Span, collecting
 from tests.workers.conftest import with_settings

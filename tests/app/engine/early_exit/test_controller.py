@@ -3,7 +3,7 @@
 import pytest
 
 from app.engine.early_exit.controller import EVERY, TRIES, EarlyExitController, ExitReport
-from app.estimates.step_costs import StepCosts
+from app.engine.step_costs import StepCosts
 from app.state import BatchEntry, Verdict
 from tests import fakes
 

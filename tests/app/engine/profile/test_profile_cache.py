@@ -9,8 +9,8 @@ from app.config import Settings
 from app.engine.profile import profile_cache as module
 from app.engine.profile.profile_cache import holds, measured
 from app.engine.profile.profiler import Exactness
+from app.engine.step_costs import StepCosts
 from app.engine.weights import fingerprint
-from app.estimates.step_costs import StepCosts
 from tests import fakes
 
 SLOW = {1: 0.5, 8: 0.6, 32: 1.0}  # seconds

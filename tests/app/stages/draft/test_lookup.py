@@ -8,7 +8,7 @@ from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.lookup import MOST_UPDATES, Lookup
 from app.stages.draft.protocol import Context
-from kernels.cpu.drafts.own_matches import LONGEST, SIZES
+from kernels.host.own_matches import LONGEST, SIZES
 from tests.steps import lines_run
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)

@@ -9,9 +9,9 @@ from app.errors import ModelRefused
 from app.request import Sampling
 from app.stages.draft.phrases import MAX_REQUESTS, MAX_TOKENS, Phrases, load_phrases
 from app.stages.draft.protocol import Context
-from kernels.cpu.drafts.next_tokens import HERE, LITTLE, MAX_CHILDREN, OWN
-from kernels.cpu.phrase_tables import DOUBT, phrase_tables
-from kernels.cpu.phrase_tree import MIN_SURVIVAL
+from kernels.host.next_tokens import HERE, LITTLE, MAX_CHILDREN, OWN
+from kernels.host.phrase_tables import DOUBT, phrase_tables
+from kernels.host.phrase_tree import MIN_SURVIVAL
 
 VOCAB = 50
 END = VOCAB

@@ -4,10 +4,10 @@ import gguf
 import numpy as np
 import pytest
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.embedding import ROW, call_row
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.pack import pack, pack_stored
+from kernels.jit import kernel
 from tests.kernels.cpu.products.test_formats import dequantised, raw
 
 COLUMNS = 61  # no multiple of sixteen

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from app.config import ROOT
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_bias, pack_stored
 from kernels.cpu.simd import LANES
+from kernels.jit import kernel
 
 ROWS = (*range(1, 27), 48, 49, 67)
 HALVES = dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (1, 3)) | {"Q6_K": (209,)}  # high bytes of f16; else (1,)

@@ -8,12 +8,12 @@ import gguf
 import numpy as np
 import pytest
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.products.linear import INTEGER_LINEAR, call_linear
 from kernels.cpu.products.pack import pack_bias, pack_integer
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row, round_rows_reference
 from kernels.cpu.simd import LANES
+from kernels.jit import kernel
 from tests.kernels.cpu.products import test_formats
 from tests.kernels.cpu.products.test_formats import dequantised
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.cpu.jit import kernel
 from kernels.cpu.products.linear import CHUNK, LINEAR, call_linear, linear
 from kernels.cpu.products.pack import CACHE_LINE, pack, pack_bias
 from kernels.cpu.products.tile import ROWS, product, product_more
@@ -20,6 +19,7 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
+from kernels.jit import kernel
 
 rng = np.random.default_rng(0)
 

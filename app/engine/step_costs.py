@@ -1,0 +1,294 @@
+"""Estimate the step cost: seconds of a target step by its packed rows and their contexts.
+
+A measurement made at start goes in, and the seconds of steps as they run; expected seconds come
+out: the measurement times slowly corrected ratios, each split of the machine its own. Knows no
+clock. For one thread.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple, Self
+
+from app.mean_error import MeanError
+
+DECAY = 0.9  # of the past at a new observation
+MAX_RATIO = 8.0  # largest drift of the machine's pace from the measurement, either way
+SHAPE = 40.0  # steps that the belief counts for that steps of all sizes slow down alike
+TABLE_ROWS = 2048  # rows looked up; beyond them computed
+
+
+class Reading(NamedTuple):
+    """The seconds that attention takes to read a cached token.
+
+    Once for a sequence in the step (`token_s`), and again for each of its rows (`row_token_s`). A GPU
+    reads the contexts of a step side by side: they take what the longest takes alone, or where that
+    is more, `share` of `token_s` for each token of all. On a CPU, one after the other, `share` is 1.
+    """
+
+    token_s: float = 0.0
+    row_token_s: float = 0.0
+    share: float = 1.0
+
+    def seconds(self, context: int, rows: int) -> float:
+        """Return the seconds for `rows` rows of one sequence that has `context` cached tokens, alone."""
+        return context * (self.token_s + rows * self.row_token_s)
+
+    def scaled(self, by: float) -> Self:
+        """Return the same where all of it takes `by` times as long."""
+        return self._replace(token_s=self.token_s * by, row_token_s=self.row_token_s * by)
+
+    def step_s(self, contexts: Iterable[tuple[int, float]]) -> float:
+        """Return the seconds for all sequences of a step, each given by its cached tokens and its rows."""
+        if not (self.token_s or self.row_token_s):
+            return 0.0
+        longest, tokens, row_tokens = 0, 0, 0.0
+        for context, rows in contexts:
+            longest = max(longest, context)
+            tokens += context
+            row_tokens += context * rows
+        return self.token_s * max(longest, self.share * tokens) + self.row_token_s * row_tokens
+
+
+NO_READING = Reading()
+
+
+@dataclass(slots=True)
+class _Pace:
+    """The present pace over the measured one, under one split of the machine (`StepCosts.use`)."""
+
+    ratio: float = 1.0
+    row_ratio: float = 1.0
+    reading_ratio: float = 1.0
+    seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
+
+
+class StepCosts:
+    """The seconds of one target step by packed rows, and those for reading their contexts.
+
+    By rows: lines between the measured points, never falling. Measure on both sides of a jump of
+    the hardware (one row to two, a CUDA-graph tier), and it stays a jump. Raises ValueError for
+    points or readings that are no measurement.
+    """
+
+    def __init__(
+        self,
+        points: Mapping[int, float],
+        ratio: float = 1.0,
+        fork_s: float = 0.0,
+        reading: Reading = NO_READING,
+        reading_ratio: float = 1.0,
+        row_ratio: float = 1.0,
+        logits_s: float = 0.0,
+    ) -> None:
+        """Hold seconds by rows with their logits; `logits_s`: what these take of a further row's seconds."""
+        if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
+            raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
+        if not all(0.0 <= seconds < float("inf") for seconds in reading):
+            raise ValueError("reading takes no less than no time")
+        if reading.share > 1.0:
+            raise ValueError("a token read beside others takes no more than alone")
+        if not 0.0 <= logits_s < float("inf"):
+            raise ValueError("logits take no less than no time")
+        rows = sorted(points)
+        self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
+        self._table = [self._measured(n) for n in range(TABLE_ROWS)]
+        self._row_s = self._measured(1)
+        self.error: Final = MeanError()  # of the steps that `correct` saw
+        self.last_s = 0.0  # of the last step that `correct` saw
+        self._pace = _Pace(ratio, row_ratio, reading_ratio)
+        self._split = 0
+        self._paces = {0: self._pace}  # by split
+        self._slowdowns: dict[int, float] = {}  # by split, before any step under it
+        self._fork_s = fork_s
+        self._reading = reading
+        self._logits_s = logits_s
+
+    @property
+    def ratio(self) -> float:
+        """Return the present pace over the measured one, of a step of one row."""
+        return self._pace.ratio
+
+    @ratio.setter
+    def ratio(self, ratio: float) -> None:
+        self._pace.ratio = ratio
+
+    @property
+    def row_ratio(self) -> float:
+        """Return the same of the seconds that further rows add, beside `ratio`."""
+        return self._pace.row_ratio
+
+    @property
+    def reading_ratio(self) -> float:
+        """Return the same of reading contexts, beside `ratio`."""
+        return self._pace.reading_ratio
+
+    def expect(self, split: int, slowdown: float) -> None:
+        """Expect steps under a split to take `slowdown` times those under split 0 until some are seen."""
+        self._slowdowns[split] = slowdown
+
+    def use(self, split: int) -> None:
+        """Give the costs under this split of the machine, and learn them, from now on; at first it is 0."""
+        self._split, self._pace = split, self._pace_of(split)
+
+    @property
+    def split(self) -> int:
+        """Return the split of the machine whose costs these are."""
+        return self._split
+
+    def at(self, split: int) -> Self:
+        """Return the costs under another split; what is learnt of it is one for both objects."""
+        found = copy(self)
+        found.use(split)
+        return found
+
+    @property
+    def fork_s(self) -> float:
+        """Return the seconds that a tree's side branch costs beside its rows."""
+        return self._fork_s * self.ratio
+
+    @property
+    def reading(self) -> Reading:
+        """Return the cost of contexts at the present pace."""
+        scale = self.ratio * self.reading_ratio
+        return self._reading.scaled(scale)
+
+    @property
+    def logits_s(self) -> float:
+        """Return what a further row's logits take of its seconds, at the present pace."""
+        return self._line()[1] * self._logits_s
+
+    def seconds(self, rows: int, silent: int = 0) -> float:
+        """Return the seconds of a step of so many rows at the present pace, without their contexts.
+
+        Of them `silent` have no logits: the rows of a prompt but its last one.
+        """
+        base_s, scale = self._line()
+        return base_s + scale * (self._silenced(rows, silent) if silent else self._looked_up(rows))
+
+    def prompt_s(self, tokens: int) -> float:
+        """Return the seconds of a step that reads so many tokens of one prompt, without their context."""
+        return self.seconds(tokens, tokens - 1)
+
+    def span(self, rows: int, count: int) -> list[float]:
+        """Return `seconds` of rows, rows + 1, ... as a list of `count`, for a search."""
+        if rows + count <= len(self._table):
+            base_s, scale = self._line()
+            return [base_s + scale * measured for measured in self._table[rows : rows + count]]
+        return [self.seconds(n) for n in range(rows, rows + count)]
+
+    def correct(self, rows: int, measured_s: float, reading_s: float = 0.0, silent: int = 0) -> None:
+        """Follow the machine: a step of so many rows, `silent` of them without logits, took `measured_s`.
+
+        `reading_s` of that was expected for reading contexts. The difference is attributed to rows
+        and reading by their expected parts; one outlier moves little.
+        """
+        if not 0.0 < measured_s < float("inf"):
+            return
+        self.last_s = measured_s
+        rows_s = self.seconds(rows, silent)
+        expected_s = rows_s + reading_s
+        self.error.update(expected_s, measured_s)
+        seen = min(2.0, max(0.5, measured_s / expected_s)) - 1.0
+        share = reading_s / expected_s
+        self._fit(self._silenced(rows, silent), rows_s, seen * (1.0 - share))
+        self._pace.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
+
+    def dumps(self) -> str:
+        """Return the measurement and the present ratios as JSON."""
+        return json.dumps(
+            {
+                "points": self._points,
+                "ratio": self.ratio,
+                "fork_s": self._fork_s,
+                "reading": self._reading,
+                "reading_ratio": self.reading_ratio,
+                "row_ratio": self.row_ratio,
+                "logits_s": self._logits_s,
+            }
+        )
+
+    @classmethod
+    def loads(cls, text: str, slowdown: float = 1.0) -> Self:
+        """Read what `dumps` wrote; where contexts or logits were not measured they cost nothing, and where the
+        share of contexts was not, they are read one after the other.
+
+        `slowdown` multiplies all of it.
+        """
+        data = json.loads(text)
+        return cls(
+            {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},
+            float(data["ratio"]),
+            float(data.get("fork_s", 0.0)) * slowdown,
+            Reading(*map(float, data.get("reading", NO_READING))).scaled(slowdown),
+            float(data.get("reading_ratio", 1.0)),
+            float(data.get("row_ratio", 1.0)),
+            float(data.get("logits_s", 0.0)) * slowdown,
+        )
+
+    def _fit(self, measured_s: float, expected_s: float, seen: float) -> None:
+        """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
+
+        `measured_s`: what the measurement says of its rows.
+
+        Least squares of the relative error over the last steps, with forgetting. A busy machine
+        slows steps of all sizes alike, so where those steps do not tell, both ratios change
+        together.
+        """
+        pace = self._pace
+        if pace.seen is None:
+            few = 0.5 / (1.0 - DECAY)  # as if there had been steps of one row at the measured pace
+            pace.seen = [few / self.ratio**2, 0.0, 0.0, few / self.ratio, 0.0]
+        first = self._row_s / expected_s
+        others = (measured_s - self._row_s) / expected_s
+        new = (first * first, first * others, others * others, first * (1.0 + seen), others * (1.0 + seen))
+        pace.seen = [DECAY * old + value for old, value in zip(pace.seen, new, strict=True)]
+        ff, fo, oo, fy, oy = pace.seen
+        shape = SHAPE * first**2  # in the units of the sums
+        ff, fo, oo = ff + shape * self.row_ratio**2, fo - shape * self.row_ratio, oo + shape
+        whole = ff * oo - fo * fo
+        ratio, slope = (fy * oo - oy * fo) / whole, (oy * ff - fy * fo) / whole
+        pace.ratio = _bounded(ratio)
+        pace.row_ratio = _bounded(slope / pace.ratio)
+
+    def _pace_of(self, split: int) -> _Pace:
+        """Return the pace under a split; until a step under it was seen it follows that under split 0."""
+        pace, first = self._paces.setdefault(split, _Pace()), self._paces[0]
+        if pace is not first and pace.seen is None:
+            pace.ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
+            pace.row_ratio, pace.reading_ratio = first.row_ratio, first.reading_ratio
+        return pace
+
+    def _line(self) -> tuple[float, float]:
+        """Return the summand and the factor that turn measured seconds into those at the present pace."""
+        pace = self._pace
+        scale = pace.ratio * pace.row_ratio
+        return self._row_s * (pace.ratio - scale), scale
+
+    def _silenced(self, rows: int, silent: int) -> float:
+        """Return the measured seconds of rows, `silent` of them without logits; no less than a row's."""
+        return max(self._row_s, self._looked_up(rows) - silent * self._logits_s)
+
+    def _looked_up(self, rows: int) -> float:
+        return self._table[rows] if rows < len(self._table) else self._measured(rows)
+
+    def _measured(self, rows: int) -> float:
+        first_rows, first_s = self._points[0]
+        if rows <= first_rows or len(self._points) == 1:
+            return first_s * max(1.0, rows / first_rows)
+        segments = pairwise(self._points)
+        (low, low_s), (high, high_s) = next(
+            (segment for segment in segments if rows <= segment[1][0]), self._points[-2:]
+        )
+        return low_s + (high_s - low_s) * (rows - low) / (high - low)  # beyond the last point: its last slope
+
+
+def _bounded(ratio: float) -> float:
+    return min(MAX_RATIO, max(1.0 / MAX_RATIO, ratio))
+
+
+def _never_falling(seconds: list[float]) -> list[float]:
+    """Lower the points above a later one: more rows never take less, so they were disturbed."""
+    return list(accumulate(reversed(seconds), min))[::-1]

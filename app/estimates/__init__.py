@@ -1,1 +1,0 @@
-"""Learn online: step and draft costs, acceptance, calibration, priors."""

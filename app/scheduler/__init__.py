@@ -1,0 +1,1 @@
+"""What goes into the next step of the target."""

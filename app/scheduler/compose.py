@@ -1,0 +1,184 @@
+"""Compose a verifier's next batch: which sequences go into the step, and how much of each tree.
+
+Pure functions of the sequences, the policy and the time: nothing here waits, sends or changes
+state. A batch selection decides how much of each tree is worth its rows (`tree_budget`).
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence as Listed
+from collections.abc import Set
+from itertools import accumulate
+from operator import attrgetter
+
+from app.engine.step_costs import StepCosts
+from app.policy import Policy
+from app.scheduler.prefill import chunk_tokens, split_prefill
+from app.scheduler.tree_budget import BatchRows, BatchSelection, PaceSelection
+from app.state import NO_TREE, BatchEntry, Sequence, Tree
+
+PACE = PaceSelection()
+STEP_NODES = 256  # of all trees, that a step chooses from: to weigh more of them costs more than they bring
+LEAST_NODES, MOST_NODES = 4, 16  # of one tree
+TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
+
+
+def compose(
+    sequences: Listed[Sequence],
+    policy: Policy,
+    now_s: float,
+    costs: StepCosts,
+    suspects: Set[str] = frozenset(),
+    is_together: bool = True,
+    selection: BatchSelection = PACE,
+) -> list[BatchEntry]:
+    """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
+
+    `sequences` come oldest first, as the entries do. Running sequences that are ready get their rows before
+    prompts, but while a prompt waits a chunk, or half of the step, is kept free for it (`app.scheduler.prefill`
+    divides it), so that neither starves the other; trees get the rows that are left, cut to what pays. Suspects
+    run alone, in turn with the others: the one that committed longest ago is next. With `is_together`
+    the running sequences go in one batch, so while one waits only prompts are read. Without it,
+    where all could go, the half that waited longest does, so that the other half's turn comes while
+    these draft. `selection` decides how much of each tree, and may leave sequences
+    out. `now_s`: wall clock.
+    """
+    decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
+    going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
+    if is_together and len(going_on) < len(decoding):
+        going_on = []
+    prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
+    ready = _suspects_apart(sorted(going_on + prompts, key=attrgetter("age")) if prompts else going_on, suspects)
+    if prompts or len(ready) < len(going_on):  # not all that are ready decode, or may go on
+        prompts, running = [s for s in ready if not _is_running(s)], [s for s in ready if _is_running(s)]
+    else:
+        running = ready
+    size = chunk_tokens(costs, policy) if prompts else 0
+    wanted = min(size, policy.max_batch_tokens // 2, sum(s.uncached for s in prompts))
+    if not is_together and len(running) == len(decoding):
+        running = _longest_waiting_half(running)
+    rows = [s.uncached for s in running]
+    fitting = bisect_right([*accumulate(rows)], policy.max_batch_tokens - wanted)  # as many of the first as fit
+    running, rows = running[:fitting], rows[:fitting]
+    cached = [s.kv.cached for s in running]
+    base_rows = sum(rows)
+    reading = costs.reading
+    chunks: list[BatchEntry] = []
+    if prompts:
+        chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs))
+    base_s, chunk_rows = reading.step_s(zip(cached, rows, strict=True)), 0
+    if chunks:  # they take what they take, however many tokens the others commit
+        chunk_rows = sum(len(work.tokens) for work in chunks)
+        base_s += costs.seconds(base_rows) - costs.seconds(base_rows + chunk_rows)
+        base_rows += chunk_rows
+    most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
+    trees = [NO_TREE] * len(running)
+    if policy.max_draft_tokens:
+        trees = _worthwhile([_allowed_tree(s, most) for s in running], base_rows, costs, base_s)
+    row_s = [tokens * reading.row_token_s for tokens in cached]
+    batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, base_s, row_s, not is_together)
+    kept = selection.select(running, trees, batch)
+    decodes = [
+        s.entry(len(s.kv.tokens), tree.cut(nodes))
+        for s, tree, nodes in zip(running, trees, kept, strict=True)
+        if nodes is not None
+    ]
+    return decodes + chunks
+
+
+def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = True) -> float | None:
+    """Return the seconds until a sequence can go on: 0 if one is ready now, None if there is none."""
+    if not sequences:
+        return None
+    waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences]
+    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in sequences) else min(waits)
+
+
+def _last_s(sequence: Sequence) -> float:
+    """Return since when it waits for its next token, by the wall clock."""
+    return sequence.last_token_s or sequence.record.created_s
+
+
+def _is_running(sequence: Sequence) -> bool:
+    """Tell whether a sequence decodes; else its prompt, or what preemption took, is still to be read."""
+    kv = sequence.kv
+    length = len(kv.tokens)
+    return length > len(sequence.record.prompt_ids) and length - kv.cached <= TAIL_TOKENS
+
+
+def _is_ready(sequence: Sequence, now_s: float) -> bool:
+    """Tell whether a sequence can go on: a prompt always, a running one with its tree or once it is due."""
+    return sequence.tree is not None or sequence.due_s <= now_s or not _is_running(sequence)
+
+
+def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
+    """Choose all that are not suspected, or one suspect: the side of the sequence that waited longest."""
+    if not suspects or not ready:
+        return ready
+    first = min(ready, key=lambda s: (_last_s(s), s.record.id))
+    if first.record.id in suspects:
+        return [first]
+    return [s for s in ready if s.record.id not in suspects]
+
+
+def _plain_s(sequences: Listed[Sequence], costs: StepCosts) -> float:
+    """Return the seconds of a step of these without trees; 0 for none."""
+    if not sequences:
+        return 0.0
+    return costs.seconds(len(sequences)) + costs.reading.step_s((s.cached, 1) for s in sequences)
+
+
+def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
+    """Choose the half that waited longest, in the order given."""
+    chosen = {s.record.id for s in sorted(running, key=_last_s)[: (len(running) + 1) // 2]}
+    return [s for s in running if s.record.id in chosen]
+
+
+def _allowed_tree(sequence: Sequence, most: int) -> Tree:
+    """Return the part of the sequence's tree that may be verified: `most` nodes, and no more than it wishes for.
+
+    The policy's bound, where it is not 0, is on what is asked for, since it spares drafters. No node is so deep that
+    the target's own token would already end the request.
+    """
+    record = sequence.record
+    bounds = record.speculation
+    if sequence.tree is None or not bounds.enabled:
+        return NO_TREE
+    own = bounds.max_draft_tokens
+    tree = sequence.tree.cut(most if own is None or own > most else own)
+    max_depth = record.max_tokens - sequence.generated - 1
+    return tree if len(tree.tokens) <= max_depth else _shallow(tree, max_depth)
+
+
+def _shallow(tree: Tree, max_depth: int) -> Tree:
+    """Leave out the nodes deeper than `max_depth`."""
+    return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)
+
+
+def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, base_s: float) -> list[Tree]:
+    """Return the trees without the side branches that cost more than they bring.
+
+    A branch off the main one (first children) costs `fork_s` beside its rows, so its survival must
+    be worth that time at the pace of the step, prompts left out.
+    """
+    if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):
+        return trees
+    whole = base_rows + sum(len(tree) for tree in trees)
+    tokens = len(trees) + sum(sum(tree.survival) for tree in trees)
+    least = costs.fork_s * max(
+        len(trees) / (costs.seconds(base_rows) + base_s), tokens / (costs.seconds(whole) + base_s)
+    )
+    return [_without_branches(tree, least) for tree in trees]
+
+
+def _without_branches(tree: Tree, least: float) -> Tree:
+    """Keep the main branch, and side branches whose nodes' survival sums to `least`."""
+    tip, branch = 0, [0]  # branch: by node, the first node of its side branch; 0 is the main one
+    worth: dict[int, float] = {0: least}
+    for node, parent in enumerate(tree.parents, start=1):
+        if parent == tip and branch[parent] == 0:
+            tip = node
+            branch.append(0)
+        else:
+            branch.append(branch[parent] or node)
+            worth[branch[-1]] = worth.get(branch[-1], 0.0) + tree.survival[node - 1]
+    return tree.keep(node for node, name in enumerate(branch) if node and worth[name] >= least)

@@ -1,0 +1,98 @@
+"""Decide how much of each prompt a step reads: a pure function of sequences, policy and costs.
+
+A row of a long context takes many times the time of one of a short context, so rows are counted by
+their time. Prompts take no more of a step than reading a chunk (`chunk_tokens`) without any context
+takes, or a step of one row where that is more. Where others decode, a prompt that takes longer than
+that gets a bounded part of each step, so that the others keep a bounded share of their pace. A
+context that is read once for any number of rows is read for at least as long a time of rows.
+"""
+
+from collections.abc import Sequence as Listed
+
+from app.engine.step_costs import StepCosts
+from app.policy import Policy
+from app.state import BatchEntry, Sequence
+
+BESIDE = 2.0  # a long prompt's time in a step, in times that of the sequences that decode beside it
+CHEAPER = 0.9  # of a token's time, that twice the chunk must bring it down to
+LEAST_TOKENS = 8  # of a prompt in a step, whatever they take: each chunk reads the whole context before it
+INSTANT_S = 1e-9  # least time of a row
+
+
+def chunk_tokens(costs: StepCosts, policy: Policy) -> int:
+    """Return the prompt tokens that a step reads at most, within its `max_batch_tokens`.
+
+    The policy's, doubled for as long as that makes a token's time CHEAPER: a target whose steps take
+    the same for many rows reads more of them.
+    """
+    size = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
+    while 2 * size <= policy.max_batch_tokens and costs.prompt_s(2 * size) <= 2.0 * CHEAPER * costs.prompt_s(size):
+        size *= 2
+    return size
+
+
+def split_prefill(
+    prompts: Listed[Sequence], max_tokens: int, size: int, costs: StepCosts, running_s: float = 0.0
+) -> list[BatchEntry]:
+    """Return the step's parts of prompts, of at most `max_tokens` and `size` tokens (`chunk_tokens`) together.
+
+    `prompts` come oldest first, as the chunks do. Half of the room goes to the first, so that each
+    prompt is read at last; the rest to those with the fewest tokens left, so that a short one
+    behind a long one is read at once. `running_s` is what a step of the sequences that decode would
+    take alone; 0 if there are none.
+    """
+    most = min(max_tokens, size)
+    room = _Room(most, size, costs, running_s)
+    if len(prompts) > 1:
+        room.give(prompts[0], max(LEAST_TOKENS, most // 2), 0.5)
+    for sequence in sorted(prompts, key=lambda s: s.uncached):  # stable: of equal ones the oldest
+        room.give(sequence, most)
+    return [s.entry(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
+
+
+def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> float:
+    """Return the seconds of a step that reads the next parts of these prompts alone; 0 for none."""
+    if not prompts:
+        return 0.0
+    chunks = split_prefill(prompts, policy.max_batch_tokens, chunk_tokens(costs, policy), costs, running_s)
+    rows = [(work.start, len(work.tokens)) for work in chunks]
+    silent = sum(work.silent for work in chunks)
+    return costs.seconds(sum(count for _, count in rows), silent) + costs.reading.step_s(rows)
+
+
+class _Room:
+    """Hold the tokens and seconds of a step left for prompts, and the seconds left for long ones."""
+
+    def __init__(self, tokens: int, size: int, costs: StepCosts, running_s: float) -> None:
+        self.given: dict[str, int] = {}
+        self._row_s = max(INSTANT_S, (costs.prompt_s(1 + size) - costs.seconds(1)) / size)
+        self._reading = costs.reading
+        self._chunk_s = self._s = max(size * self._row_s, costs.seconds(1))  # a GPU's rows cost next to nothing
+        self._long_s = min(self._s, BESIDE * running_s) if running_s else self._s
+        self._tokens = tokens
+
+    def give(self, sequence: Sequence, most: int, part: float = 1.0) -> None:
+        """Give a prompt what is left, at most `most` tokens and `part` of the seconds.
+
+        The first one gets at least LEAST_TOKENS, and rows for as long as its context takes to be read;
+        the others get LEAST_TOKENS if there is time for these.
+        """
+        given = self.given.get(sequence.record.id, 0)
+        left = sequence.uncached - given
+        row_s = self._row_s + sequence.cached * self._reading.row_token_s
+        share = self._reading.share if self.given else 1.0  # of the time that a context takes alone
+        once_s = 0.0 if given else sequence.cached * self._reading.token_s * share
+        is_long = sequence.uncached * row_s + once_s > self._chunk_s
+        room_s = part * min(self._s, self._long_s if is_long else self._s)
+        rows_s = room_s - once_s if self.given else max(room_s - once_s, once_s)
+        count = int(rows_s / row_s * (1.0 + 1e-9))  # the factor absorbs rounding
+        if count < min(left, LEAST_TOKENS):
+            count = 0 if self.given else LEAST_TOKENS
+        count = min(count, left, most, self._tokens)
+        if count <= 0:
+            return
+        self.given[sequence.record.id] = given + count
+        self._tokens -= count
+        took_s = min(count * row_s + once_s, room_s)  # what is beyond is not taken from the others
+        self._s -= took_s
+        self._long_s -= took_s if is_long else 0.0

@@ -1,0 +1,88 @@
+"""Decide how much of each tree is worth its rows in a step, by marginal gain (design D5).
+
+Pure functions: the n best nodes of the batch, for the n that gives the most tokens a second.
+"""
+
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import add, truediv
+from typing import Protocol
+
+from app.engine.step_costs import StepCosts
+from app.state import Sequence, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The rows that a step has without trees, their costs, and the bound on all rows."""
+
+    base: int  # rows without any node
+    most: int  # rows of the whole step
+    chunk: int  # of `base`, rows of prompts
+    costs: StepCosts
+    base_s: float = 0.0  # see `cut`
+    row_s: Listed[float] = ()  # by tree, the seconds of reading that each of its nodes adds
+    is_pipelined: bool = False  # whether the drafts of other sequences are made meanwhile
+
+
+class BatchSelection(Protocol):
+    """Select the running sequences, and the part of their trees, that go into a step."""
+
+    def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
+        ...
+
+
+class PaceSelection:
+    """Take all sequences, and the nodes of their trees that give the most tokens a second."""
+
+    def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        """Return the nodes of each sequence's tree (`cut`)."""
+        return cut(trees, rows.base, rows.costs, rows.most, rows.base_s, rows.row_s)
+
+
+def cut(
+    trees: Listed[Tree],
+    base_rows: int,
+    costs: StepCosts,
+    max_rows: int,
+    base_s: float = 0.0,
+    row_s: Listed[float] = (),
+) -> list[int]:
+    """Return how many nodes of each tree to verify; 0 allowed, the fewest at equal worth.
+
+    They are the n best of all by survival, for the n that maximises (sequences + their survival) /
+    (seconds(base_rows + n) + base_s).
+
+    The maximum is over *all* n: seconds() has steps, beyond which more rows can pay again. Of nodes of
+    equal survival those of the earlier tree come first. `base_s` is what the step takes beside its rows,
+    less what is no matter of nodes: reading contexts is added, and the rows of prompts, which are among
+    `base_rows`, are taken off, since a token early spares a row of some later step and no prompt. `row_s`:
+    by tree, the seconds of reading of each node; their worth at the pace without nodes is subtracted from
+    a node's survival when the best are picked.
+    """
+    survival: list[float] = []
+    owners: list[int] = []
+    for i, tree in enumerate(trees):
+        survival += accumulate(tree.survival, min)  # never a child before its parent
+        owners += [i] * len(tree.survival)
+    value, sequences = survival, len(trees)
+    if any(row_s):
+        pace = sequences / (costs.seconds(base_rows) + base_s)
+        value = [s - pace * row_s[owner] for s, owner in zip(survival, owners, strict=True)]
+    order = sorted(range(len(value)), key=value.__getitem__, reverse=True)  # stable, reverse too
+    del order[max(0, max_rows - base_rows) :]
+    tokens = accumulate(map(survival.__getitem__, order), initial=float(sequences))
+    seconds = costs.span(base_rows, len(order) + 1)
+    if base_s:
+        nodes_s = (row_s[owners[index]] if row_s else 0.0 for index in order)
+        seconds = [*map(add, seconds, accumulate(nodes_s, initial=base_s))]
+    paces = list(map(truediv, tokens, seconds))
+    best_n = paces.index(max(paces))
+    if best_n == len(owners):
+        return [len(tree.survival) for tree in trees]
+    kept = [0] * len(trees)
+    for index in order[:best_n]:
+        kept[owners[index]] += 1
+    return kept

@@ -1,0 +1,1 @@
+"""Who drafts, how many tokens, and how long the verifier waits for them."""

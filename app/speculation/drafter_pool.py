@@ -1,0 +1,87 @@
+"""Hold which drafters are alive, where they run, and where their drafts are fused."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from app.messages import FUSE, mailbox_of
+from app.speculation.routing_policies import hosts
+from app.store.protocol import Node
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterPool:
+    """Hold the live drafters: models by name with their mailbox, model-free ones at every fuser.
+
+    `core_share` is 1.0 when the model drafters run on the verifier's own cores, 0.0 on other
+    machines. `fuser` is the fusion task's mailbox, `alone` that of the fuser for what model-free
+    drafters alone draft: the verifier's own, since that takes less time than a hop. `hosts` has all
+    the nodes of the drafters that several host; `waiting`, by mailbox, the items that wait there;
+    `away` the mailboxes on other machines than the verifier's.
+    """
+
+    models: Mapping[str, str] = field(default_factory=dict)
+    model_free: tuple[str, ...] = ()
+    core_share: float = 1.0
+    fuser: str = FUSE
+    alone: str = FUSE
+    readers: frozenset[str] = frozenset()  # drafters that read the target's last hidden state
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    away: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls, live: Sequence[Node], tokenizer_sha256: str, model_free: tuple[str, ...], machine: str, mailbox: str
+    ) -> Self:
+        """Collect the live nodes' drafters with this tokenizer, for the verifier of `mailbox` on `machine`.
+
+        Without a fusion task the models are those of one node, which fuses for itself.
+        """
+        nodes = [node for node in live if node.kind == "draft"]
+        boxes = hosts(nodes, tokenizer_sha256)
+        if boxes and not any(node.kind == FUSE for node in live):
+            one = min(box for found in boxes.values() for box in found)
+            boxes = {name: (one,) for name, found in boxes.items() if one in found}
+        away = {mailbox_of(node.kind, node.name) for node in nodes if node.info.get("host") != machine}
+        return cls(
+            models={name: found[0] for name, found in boxes.items()},
+            model_free=model_free,
+            core_share=1.0 if not nodes or len(away) < len(nodes) else 0.0,
+            alone=mailbox,
+            readers=frozenset(name for node in nodes for name in node.info.get("readers", ())),
+            hosts=boxes,
+            waiting={mailbox_of(node.kind, node.name): int(node.info.get("waiting", 0)) for node in nodes},
+            away=frozenset(away),
+        )
+
+    def allows_models(self, names: Iterable[str] | None) -> bool:
+        """Tell whether a model drafter may draft: any, or one of those that a request named."""
+        return bool(self.models) if names is None else not self.models.keys().isdisjoint(names)
+
+    def allows_any(self, names: Iterable[str] | None) -> bool:
+        """Tell whether any drafter may draft, or any of those that a request named."""
+        return bool(self.models or self.model_free) if names is None else bool(self.allowed(names))
+
+    def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
+        """Return all drafters, or those of them that a request named."""
+        alive = (*self.models, *self.model_free) if self.models else self.model_free
+        return alive if names is None else tuple(name for name in alive if name in set(names))
+
+    def hosts_of(self, name: str) -> tuple[str, ...]:
+        """Return the mailboxes of the nodes that host a model drafter."""
+        return self.hosts.get(name) or (self.models[name],)
+
+    def fuser_of(self, nodes: Collection[str]) -> str:
+        """Return the mailbox where drafts of these nodes are fused: a lone node's own, saving a hop."""
+        if not nodes:
+            return self.alone
+        return next(iter(nodes)) if len(set(nodes)) == 1 else self.fuser
+
+    def is_here(self, mailbox: str) -> bool:
+        """Tell whether this node takes the verifier's own cores."""
+        return self.core_share > 0.0 and mailbox not in self.away
+
+    def mailboxes(self) -> set[str]:
+        """Return the mailboxes of all nodes and of the fusers."""
+        return {self.fuser, self.alone, *(box for name in self.models for box in self.hosts_of(name))}

@@ -1,0 +1,157 @@
+"""Choose lengths, chunk and split together, as FASER's controller does (papers 2.3, 2.4): one function of
+profile, load and acceptance.
+
+A small grid of ways to work is tried, the length search inside: in turn; at once under each split,
+with drafters running ahead of each verdict by a chunk; and at once with one half of the sequences
+verified while the other half drafts. A round of B sequences, R rows, T = T(R) and D = D(drafts):
+
+    in turn      T + D
+    chunk of c   T + p max(0, D' - T) + (1 - p) D,   p: the chance that all chunks are right and the token behind each,
+                                                     which the target adds; D': of c and that token
+    in halves    2 max(T(R / 2), D(half))
+
+T and D are those learnt under the split, so they contain what both sides cost each other. Working at
+once is chosen where the drafting that it hides exceeds that interference, which is where its round
+commits more a second. The rule is ours; the paper's is not known. Pure: nothing here changes state.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from math import prod
+
+from app.engine.step_costs import StepCosts
+from app.placement.splits import Split
+from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
+from app.speculation.length_policy import LengthSearch
+from app.speculation.marginal import Candidate
+
+CHUNKS = (1, 2, 3, 4, 6, 8)  # draft tokens tried; the whole draft beside them
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The costs to decide by; both have the split as an axis."""
+
+    splits: tuple[Split, ...]
+    steps: StepCosts
+    guesses: DraftCosts  # of models alone, without the way to them
+
+    def draft_s(self, split: int, batch: float, depth: int) -> float:
+        """Return the seconds from asking for drafts to having them."""
+        return DEFAULT_HOP_S + self.guesses.at(split).seconds(max(1, round(batch)), depth) if depth else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLoad:
+    """The sequences that go into their next round, by request, and those that the verifier has in all."""
+
+    candidates: Mapping[str, Candidate]
+    sequences: int
+
+    @property
+    def scale(self) -> float:
+        """Return how many times as many sequences there are as candidates."""
+        return max(1.0, self.sequences / len(self.candidates))
+
+
+@dataclass(frozen=True, slots=True)
+class JointPlan:
+    """Lengths for the candidates, and the way to work; `pace`: expected tokens a second of all sequences.
+
+    `chunk`: draft tokens to wait for while drafters run ahead; None: whole drafts.
+    """
+
+    lengths: list[int]
+    split: int
+    chunk: int | None = None
+    in_halves: bool = False
+    pace: float = 0.0
+
+    @property
+    def way(self) -> tuple[int, bool]:
+        """Name the way to work, whatever lengths and chunk are."""
+        return self.split, self.in_halves
+
+
+def joint_plans(profile: Profile, load: BatchLoad, search: LengthSearch) -> list[JointPlan]:
+    """Return the best plan of each way to work, the fastest first."""
+    found: list[JointPlan] = []
+    for number, split in enumerate(profile.splits):
+        if split.at_once:
+            found.append(_in_chunks(profile, load, search, number))
+            if load.sequences > 1:
+                found.append(_in_halves(profile, load, search, number))
+        else:
+            found.append(_in_turn(profile, load, search, number))
+    return sorted(found, key=lambda plan: -plan.pace)
+
+
+def _in_turn(profile: Profile, load: BatchLoad, search: LengthSearch, split: int) -> JointPlan:
+    steps = profile.steps.at(split)
+    lengths = search.search(load.candidates, steps, _Exposed(profile, split))
+    round_s = _verify_s(steps, load, lengths, load.scale) + profile.draft_s(split, *_asked(lengths, load.scale))
+    return JointPlan(lengths, split, pace=_tokens(load, lengths) / round_s)
+
+
+def _in_chunks(profile: Profile, load: BatchLoad, search: LengthSearch, split: int) -> JointPlan:
+    steps = profile.steps.at(split)
+    longest = search.search(load.candidates, steps, _Exposed(profile, split))
+    deepest = max(longest, default=0)
+    plans = []
+    for chunk in sorted({size for size in CHUNKS if size < deepest} | {deepest}):
+        lengths = [min(chunk, length) for length in longest]
+        verify_s = _verify_s(steps, load, lengths, load.scale)
+        drafted, depth = _asked(lengths, load.scale)
+        draft_s = profile.draft_s(split, drafted, depth)
+        ahead_s, kept = profile.draft_s(split, drafted, depth + 1), _all_right(load, lengths)
+        round_s = verify_s + kept * max(0.0, ahead_s - verify_s) + (1.0 - kept) * draft_s
+        plans.append(JointPlan(lengths, split, chunk, pace=_tokens(load, lengths) / round_s))
+    return max(plans, key=lambda plan: plan.pace)
+
+
+def _in_halves(profile: Profile, load: BatchLoad, search: LengthSearch, split: int) -> JointPlan:
+    steps, half = profile.steps.at(split), load.scale / 2.0
+    hidden_s = steps.seconds(max(1, round(len(load.candidates) * half)))
+    lengths = search.search(load.candidates, steps, _Exposed(profile, split, hidden_s))
+    verify_s = _verify_s(steps, load, lengths, half)
+    round_s = 2.0 * max(verify_s, profile.draft_s(split, *_asked(lengths, half)))
+    return JointPlan(lengths, split, in_halves=True, pace=_tokens(load, lengths) / round_s)
+
+
+class _Exposed:
+    """The drafting seconds that a round waits for, where `hidden_s` of them pass beside a step."""
+
+    def __init__(self, profile: Profile, split: int, hidden_s: float = 0.0) -> None:
+        self._profile, self._split, self._hidden_s = profile, split, hidden_s
+        self._known: dict[tuple[int, int], float] = {}
+
+    def seconds(self, batch: int, depth: int) -> float:
+        if (batch, depth) not in self._known:
+            draft_s = self._profile.draft_s(self._split, batch, depth)
+            self._known[batch, depth] = max(0.0, draft_s - self._hidden_s)
+        return self._known[batch, depth]
+
+
+def _verify_s(steps: StepCosts, load: BatchLoad, lengths: Listed[int], scale: float) -> float:
+    """Return the seconds of a step of `scale` times these sequences."""
+    pairs = [*zip(load.candidates.values(), lengths, strict=True)]
+    rows = sum(1 + length for _, length in pairs) * scale
+    return steps.seconds(max(1, round(rows))) + scale * steps.reading.step_s((c.context, 1 + n) for c, n in pairs)
+
+
+def _tokens(load: BatchLoad, lengths: Listed[int]) -> float:
+    """Return the tokens that a round of all sequences is expected to commit."""
+    pairs = zip(load.candidates.values(), lengths, strict=True)
+    return load.scale * sum(1.0 + sum(c.expectation.survival(length)) for c, length in pairs)
+
+
+def _asked(lengths: Listed[int], scale: float) -> tuple[float, int]:
+    """Return how many sequences draft, and the most tokens that one of them does."""
+    return scale * sum(length > 0 for length in lengths), max(lengths, default=0)
+
+
+def _all_right(load: BatchLoad, lengths: Listed[int]) -> float:
+    """Return the chance that all drafts of all sequences are right, and the drafter's next token as well."""
+    pairs = zip(load.candidates.values(), lengths, strict=True)
+    return prod(c.expectation.survival(length + 1)[-1] for c, length in pairs if length) ** load.scale

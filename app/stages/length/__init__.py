@@ -1,1 +1,0 @@
-"""Decide how many tokens are drafted."""

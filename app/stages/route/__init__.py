@@ -1,1 +1,0 @@
-"""Choose the drafters of a round and the verifier of a request."""

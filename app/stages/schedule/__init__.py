@@ -1,1 +1,0 @@
-"""Compose the next batch and cut each tree."""

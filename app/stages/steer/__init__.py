@@ -1,1 +1,0 @@
-"""Decide the policy from the load."""

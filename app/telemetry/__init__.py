@@ -1,1 +1,0 @@
-"""Count a process's events for metrics."""

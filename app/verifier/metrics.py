@@ -1,0 +1,214 @@
+"""Record a verifier's events and count them: what the metrics and the requests' timelines show.
+
+The thread that runs steps only records; the heartbeat's thread counts. Decides nothing.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from app.counters import Counters
+from app.messages import Event, FinishReason, Record, Stats
+from app.metrics import (
+    ACCEPTED,
+    ACCEPTED_LENGTH,
+    ASKED,
+    AT_LOAD,
+    BATCH,
+    DEEPEST,
+    DRAFTED,
+    DRAFTED_AT_LOAD,
+    ENDED,
+    FIRST_TOKEN,
+    PACKED,
+    PER_TOKEN,
+    PROMPT_TOKENS,
+    QUEUE_WAIT,
+    REUSED_TOKENS,
+    SEQUENCES,
+    STEP,
+    STEP_ERRORS,
+    TOKENS,
+    TREE,
+)
+from app.state import Tree
+
+MOST_EVENTS = 16_384  # far more than a heartbeat's period can hold
+MOST_REQUESTS = 64
+
+
+class VerifiedTree(msgspec.Struct, frozen=True, gc=False):
+    """A tree and its verdict: the accepted nodes, and the number of tokens that it commits."""
+
+    tree: Tree
+    path: list[int]
+    committed: int
+
+
+@dataclass(slots=True)
+class RequestProgress:
+    """A request's progress, for its timeline. Seconds of the wall clock."""
+
+    created_s: float
+    started_s: float | None = None  # its first step here
+    tokens: int = 0
+    stats: Stats = Stats()
+    reason: FinishReason | None = None
+
+
+class VerifierMetrics:
+    """The events of one verifier; without `counters` none is kept. Implements `HeartbeatTask`."""
+
+    def __init__(self, counters: Counters | None = None) -> None:
+        self._counters = counters or Counters()
+        self._events = deque[tuple[Callable[..., None], tuple[Any, ...]]](maxlen=MOST_EVENTS if counters else 0)
+        self._fresh: set[str] = set()  # taken over, and in no step yet
+        self._progress: OrderedDict[str, RequestProgress] = OrderedDict()
+        self._started: dict[str, float] = {}  # by request that runs: its first step's time
+
+    def beat(self) -> None:
+        """Count the recorded events. For the heartbeat's thread."""
+        while self._events:
+            count, facts = self._events.popleft()
+            count(*facts)
+
+    def close(self) -> None:
+        """Count the rest."""
+        self.beat()
+
+    def record_adopted(self, record: Record, is_new: bool) -> None:
+        """Record a request that is this verifier's now; `is_new`: nothing of it is committed."""
+        self._record(self._count_prompt, len(record.prompt_ids))
+        if is_new:
+            self._fresh.add(record.id)
+
+    def record_reused(self, tokens: int) -> None:
+        """Record prompt tokens whose KV pages were found, so that they are not computed."""
+        if tokens:
+            self._record(self._count_by, REUSED_TOKENS, tokens)
+
+    def record_started(self, records: Iterable[Record], now_s: float) -> None:
+        """Record the requests of the step that begins."""
+        if self._fresh:
+            for record in records:
+                if record.id in self._fresh:
+                    self._fresh.discard(record.id)
+                    self._record(self._count_begun, record.id, record.created_s, now_s)
+
+    def record_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
+        """Record a step that is done; `rounds` are those of its sequences whose prompt is read."""
+        self._record(self._count_step, sequences, rows, took_s, rounds)
+
+    def record_failed(self) -> None:
+        """Record a failed step."""
+        self._record(self._count_by, STEP_ERRORS, 1)
+
+    def record_committed(self, record: Record, event: Event) -> None:
+        """Record an event that the store has."""
+        self._record(self._count_committed, record.id, record.created_s, event)
+
+    def record_asked(self, drafters: Listed[tuple[str, ...]]) -> None:
+        """Record the drafters of each sequence of one round."""
+        self._record(self._count_asked, drafters)
+
+    def record_trees(self, took_s: float, trees: int) -> None:
+        """Record trees that came, so long after they were asked for."""
+        self._record(self._count_trees, took_s, trees)
+
+    def record_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
+        """Record a sequence that left this verifier before its end."""
+        self._fresh.discard(record.id)
+        self._record(self._count_left, record.id, record.created_s, tokens, stats, reason)
+
+    def drain(self) -> dict[str, RequestProgress]:
+        """Take the progress changed since the last call, by request. For the heartbeat's thread.
+
+        Of many requests the first to change give way.
+        """
+        self.beat()
+        progress, self._progress = self._progress, OrderedDict()
+        return progress
+
+    def _record(self, count: Callable[..., None], *facts: Any) -> None:
+        self._events.append((count, facts))
+
+    def _count_by(self, metric: Any, by: int) -> None:
+        self._counters.count(metric, by=by)
+
+    def _count_prompt(self, tokens: int) -> None:
+        self._counters.count(PROMPT_TOKENS, by=tokens)
+
+    def _count_begun(self, request_id: str, created_s: float, now_s: float) -> None:
+        self._counters.observe(QUEUE_WAIT, max(0.0, now_s - created_s), "start")
+        self._started[request_id] = now_s
+        self._of(request_id, created_s)
+
+    def _count_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
+        counters = self._counters
+        counters.observe(STEP, took_s)
+        counters.observe(BATCH, sequences)
+        counters.observe(PACKED, rows)
+        drafted, accepted = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+        for one in rounds:
+            counters.observe(ACCEPTED_LENGTH, one.committed)
+            _add_draft(one.tree, frozenset(one.path[: one.committed]), drafted, accepted)
+        for metric, counts in ((DRAFTED, drafted), (ACCEPTED, accepted)):
+            for (drafter, position), count in counts.items():
+                counters.count(metric, drafter, str(position), by=count)
+        if rounds:
+            counters.count(AT_LOAD, _load(sequences), by=len(rounds))
+            counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(one.tree) for one in rounds))
+
+    def _count_committed(self, request_id: str, created_s: float, event: Event) -> None:
+        counters, stats = self._counters, event.stats
+        for proposer, count in Counter(event.proposers).items():
+            counters.count(TOKENS, proposer, by=count)
+        if event.offset == 0 and event.tokens and stats.first_token_s is not None:
+            counters.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - created_s))
+        progress = self._of(request_id, created_s)
+        progress.tokens, progress.stats, progress.reason = event.offset + len(event.tokens), stats, event.finish_reason
+        if event.finish_reason is not None:
+            self._started.pop(request_id, None)
+            counters.count(ENDED, event.finish_reason)
+            if progress.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
+                counters.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (progress.tokens - 1))
+
+    def _count_asked(self, drafters: Listed[tuple[str, ...]]) -> None:
+        for drafter, count in Counter(chain.from_iterable(drafters)).items():
+            self._counters.count(ASKED, drafter, by=count)
+
+    def _count_trees(self, took_s: float, trees: int) -> None:
+        for _ in range(trees):
+            self._counters.observe(TREE, took_s)
+
+    def _count_left(self, request_id: str, created_s: float, tokens: int, stats: Stats, reason: FinishReason) -> None:
+        progress = self._of(request_id, created_s)
+        progress.tokens, progress.stats, progress.reason = tokens, stats, reason
+        self._started.pop(request_id, None)
+
+    def _of(self, request_id: str, created_s: float) -> RequestProgress:
+        progress = self._progress.setdefault(request_id, RequestProgress(created_s, self._started.get(request_id)))
+        while len(self._progress) > MOST_REQUESTS:
+            self._progress.popitem(last=False)
+        return progress
+
+
+def _add_draft(
+    tree: Tree, right: frozenset[int], drafted: Counter[tuple[str, int]], accepted: Counter[tuple[str, int]]
+) -> None:
+    """Count a tree's nodes by drafter and depth, and those of them that were right."""
+    for node, (depth, proposers) in enumerate(zip(tree.depths()[1:], tree.proposers, strict=True), start=1):
+        for drafter in proposers:
+            drafted[drafter, min(DEEPEST, depth)] += 1
+            if node in right:
+                accepted[drafter, min(DEEPEST, depth)] += 1
+
+
+def _load(sequences: int) -> str:
+    """Name the group of so many sequences by its bound."""
+    return str(int(next((bound for bound in SEQUENCES if sequences <= bound), SEQUENCES[-1])))

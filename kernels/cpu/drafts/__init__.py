@@ -1,1 +1,0 @@
-"""Learn from drafts, and fuse them: what a fuser computes for a whole batch."""

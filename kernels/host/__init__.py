@@ -1,0 +1,1 @@
+"""Compiled bookkeeping of trees, phrases and rows on the host: no model runs here."""

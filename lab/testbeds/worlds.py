@@ -1,0 +1,285 @@
+"""Read the worlds of the papers' testbeds from JSON (`lab/worlds`): devices, models, links, placement, prices, loads.
+
+Each number stands with its source, `[value, "source"]`; what has none says "assumed". A world may be
+`like` another file of its folder, which it changes in part. `free` bounds the numbers that are not known,
+each by its place (`*`: in all entries of a mapping), so that worlds can be sampled. Knows no simulation.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.config import ROOT
+
+FOLDER = ROOT / "lab" / "worlds"
+MAX_LIKE = 4  # worlds that one is like, in a row
+
+
+class WorldError(ValueError):
+    """A world that cannot be read; the text names the file and the place in it."""
+
+
+class Number(NamedTuple):
+    """A number and where it is from."""
+
+    value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    source: Annotated[str, Field(min_length=3)]
+
+
+class Free(NamedTuple):
+    """The bounds of a number that is not known, and where they are from."""
+
+    low: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    high: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    source: Annotated[str, Field(min_length=3)]
+
+
+class Part(BaseModel):
+    """A part of a world, read strictly."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DeviceSpec(Part):
+    """A GPU: its data sheet, the parts of it that models reach, and its price."""
+
+    bytes_per_s: Number
+    flops: Number
+    memory: Number  # bytes
+    read_part: Number
+    flop_part: Number
+    launch_s: Number  # of a pass
+    price_per_h: Number
+
+    @property
+    def read_rate(self) -> float:
+        """Return the bytes/s that a pass reaches."""
+        return self.bytes_per_s.value * self.read_part.value
+
+    @property
+    def flop_rate(self) -> float:
+        """Return the FLOP/s that a pass reaches."""
+        return self.flops.value * self.flop_part.value
+
+
+class ModelSpec(Part):
+    """The shape of a model, as far as costs go."""
+
+    layers: Number
+    width: Number
+    weight_bytes: Number
+    kv_bytes: Number  # of a token
+    row_flop: Number  # of a row, attention left out
+    attention_flop: Number  # of a row and a cached token
+
+
+class LinkSpec(Part):
+    """A link."""
+
+    bits_per_s: Number
+    latency_s: Number
+
+
+class TargetSpec(Part):
+    """The target on its devices: `stages` in a row, each divided among `tensor` devices."""
+
+    model: str
+    device: str
+    stages: Number
+    tensor: Number
+    batches: Number  # in flight at once, each with its part of the sequences
+    bus: str | None = None  # the link between these devices
+    link: str | None = None  # the link to the node that routes and fuses
+    host_s: Number  # of a step, beside the devices
+    memory_part: Number  # of the memory, for weights and caches
+
+    @property
+    def devices(self) -> int:
+        """Count the devices."""
+        return round(self.stages.value * self.tensor.value)
+
+
+class DrafterSpec(Part):
+    """A model drafter, on `nodes` of one device each, of which one is simulated; without a device on the target's."""
+
+    model: str
+    device: str | None = None
+    nodes: Number
+    link: str | None = None
+    host_s: Number  # of a guess, beside the device
+    domain: str | None = None  # where it is at home; None: trained on the mixture
+
+
+class SharedSpec(Part):
+    """How a target and its drafter share a device."""
+
+    units: Number
+    splits: tuple[Number, ...]  # units for drafting
+    reads_with: Number  # the part of the units that reads memory at full speed
+    kappa: Number  # by which each side slows the other
+
+
+class CheckpointSpec(Part):
+    """A place in the layers where rows may leave, and the area under its ROC for poor looks and for good ones."""
+
+    depth: Number  # part of the layers before it
+    poor: Number
+    good: Number
+
+
+class ExitSpec(Part):
+    """What early exit finds and takes."""
+
+    checkpoints: tuple[CheckpointSpec, ...]
+    quality: Number  # 0: poor, 1: good, between them in proportion
+    lost: Number  # part of the right rows that leave
+    look_layers: Number  # what a look at a row computes, in layers; and so many layers later rows leave
+    fixed_s: Number  # of a look: rows close their ranks
+
+
+class AcceptanceSpec(Part):
+    """What drafters get right: tokens a round, the target's own among them, of chains of `length`."""
+
+    length: Number
+    home: Number
+    elsewhere: Number
+    mixture: Number  # of a drafter that has no domain
+    texture: Number  # correlation of how hard a token and the next one are
+    correlation: Number  # of the drafters' right tokens, through how hard they are
+    agreement: Number  # the chance that two wrong drafters guess alike
+    auc: Number  # of the confidence: the chance that a right guess has more than a wrong one
+
+
+class LoadSpec(Part):
+    """The mean lengths of a data set's requests, in tokens."""
+
+    prompt_tokens: Number
+    output_tokens: Number
+
+
+class WorldSpec(Part):
+    """A testbed."""
+
+    about: str
+    devices: Mapping[str, DeviceSpec]
+    models: Mapping[str, ModelSpec]
+    links: Mapping[str, LinkSpec] = {}
+    hop_s: Number  # one way between two processes, where no link stands for it
+    target: TargetSpec
+    drafters: Mapping[str, DrafterSpec]
+    shared: SharedSpec | None = None
+    exit: ExitSpec | None = None
+    acceptance: AcceptanceSpec
+    loads: Mapping[str, LoadSpec]
+    paper: Mapping[str, str]  # what the paper reports, to stand beside
+    free: Mapping[str, Free] = {}  # by place: `devices.a100.read_part`, `drafters.*.host_s`
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        """Refuse names that stand for nothing."""
+        wanted: list[tuple[str, str, Mapping[str, Any], str | None]] = [
+            ("target.model", "model", self.models, self.target.model),
+            ("target.device", "device", self.devices, self.target.device),
+            ("target.bus", "link", self.links, self.target.bus),
+            ("target.link", "link", self.links, self.target.link),
+        ]
+        for name, drafter in self.drafters.items():
+            wanted += [
+                (f"drafters.{name}.model", "model", self.models, drafter.model),
+                (f"drafters.{name}.device", "device", self.devices, drafter.device),
+                (f"drafters.{name}.link", "link", self.links, drafter.link),
+            ]
+            if (drafter.device is None) != (self.shared is not None):
+                raise ValueError(f"drafters.{name}: without a device it shares the target's, and `shared` says how")
+            if (drafter.link is None) != (self.target.link is None):
+                raise ValueError(f"drafters.{name}.link: all nodes have a link, or none")
+        for place, kind, known, name_of in wanted:
+            if name_of is not None and name_of not in known:
+                raise ValueError(f"{place}: no {kind} is named {name_of!r}, only {', '.join(sorted(known)) or 'none'}")
+        if self.target.devices > self.target.stages.value and self.target.bus is None:
+            raise ValueError("target.bus: tensor parallelism needs a link between the devices")
+        for place, bounds in self.free.items():
+            numbers = [self.number(own) for own in self.places(place)]
+            if not numbers or not all(bounds.low <= one.value <= bounds.high for one in numbers):
+                within = f"{bounds.low:g} ... {bounds.high:g}"
+                raise ValueError(f"free.{place}: no number stands there that is within {within}")
+        return self
+
+    def places(self, place: str) -> list[tuple[str, ...]]:
+        """List the places of numbers that a place with `*` in it means."""
+        found: list[tuple[str, ...]] = [()]
+        for name in place.split("."):
+            found = [(*own, one) for own in found for one in self._names(own) if name in (one, "*")]
+        return [own for own in found if isinstance(self.number(own), Number)]
+
+    def number(self, place: tuple[str, ...]) -> Any:
+        """Return what stands at a place."""
+        own: Any = self
+        for name in place:
+            own = own.get(name) if isinstance(own, Mapping) else getattr(own, name, None)
+        return own
+
+    def with_values(self, values: Mapping[str, float]) -> Self:
+        """Return the world with other values at places of `free`."""
+        changed = self.model_dump()
+        for place, value in values.items():
+            for own in self.places(place):
+                at: Any = changed
+                for name in own[:-1]:
+                    at = at[name]
+                at[own[-1]] = Number(value, self.free[place].source)
+        return type(self).model_validate(changed)
+
+    def _names(self, place: tuple[str, ...]) -> list[str]:
+        own = self.number(place)
+        if isinstance(own, Mapping):
+            return [*own]
+        return [*type(own).model_fields] if isinstance(own, BaseModel) else []
+
+    @property
+    def domains(self) -> list[str]:
+        """List the domains in which a drafter is at home; one for all where none is."""
+        return sorted({one.domain for one in self.drafters.values() if one.domain}) or ["all"]
+
+
+def read_world(path: Path) -> WorldSpec:
+    """Read a world. Raises WorldError."""
+    try:
+        return WorldSpec.model_validate(_merged(path, MAX_LIKE))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        more = f"; {error.error_count() - 1} more faults" if error.error_count() > 1 else ""
+        hint = "" if first["type"] == "value_error" else ' (a number is [value, "source"])'
+        raise WorldError(f"{path.name}: {place + ': ' if place else ''}{first['msg']}{hint}{more}") from error
+
+
+def _merged(path: Path, depth: int) -> dict[str, Any]:
+    """Return a file's JSON over that of the file it is like."""
+    try:
+        own = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise WorldError(f"{path.name} is no JSON: {error}") from error
+    if not isinstance(own, dict):
+        raise WorldError(f"{path.name} is no JSON object")
+    if (base := own.pop("like", None)) is None:
+        return own
+    if depth == 0:
+        raise WorldError(f"{path.name}: like {base}, which is like another, without an end")
+    return _over(_merged(path.parent / f"{base}.json", depth - 1), own)
+
+
+def _over(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return `base` with the leaves of `own` in their places; null removes one."""
+    found = dict(base)
+    for name, value in own.items():
+        if value is None:
+            found.pop(name, None)
+        elif isinstance(value, dict) and isinstance(found.get(name), dict):
+            found[name] = _over(found[name], value)
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,70 @@
+"""Test the compiled writing of a step's rows against its reference, row by row."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.host.step_rows import BITS, NOWHERE, Choices, Entries, Rows, write_rows, write_rows_reference
+
+PAGE_TOKENS = 4
+TABLE_ROWS = 5
+IDLE = Choices(0.0, 0, 1.0, -np.inf, 0, 0)  # type: ignore[arg-type]  # what pads each
+LONGS = ("ancestors", "position")
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Entries:
+    sizes = draw(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        sizes.append((BITS + draw(st.integers(-1, 2)), 0))
+    lengths, nodes = (np.array(own) for own in zip(*sizes, strict=True))
+    count = len(sizes)
+    return Entries(
+        lengths,
+        nodes,
+        np.array([draw(st.integers(0, 9)) for _ in range(count)]),
+        np.array(draw(st.permutations(range(TABLE_ROWS)))[:count]),
+        np.array([bool(own) or draw(st.booleans()) for own in nodes]),
+        np.array([draw(st.integers(0, 99)) for _ in range(int(lengths.sum() + nodes.sum()))], np.int64),
+        np.array([draw(st.integers(0, node)) for own in nodes for node in range(own)], np.int64),
+    )
+
+
+def arrays(kind: Any, size: int, **types: Any) -> Any:
+    """Make arrays full of what is overwritten."""
+    return kind(**{name: np.full(size, 7, types.get(name, np.int32)) for name in kind._fields})
+
+
+CHOICE_TYPES = dict.fromkeys(("temperature", "top_p", "log_min_p"), np.float32) | dict.fromkeys(
+    ("seed", "choice"), np.int64
+)
+
+
+@settings(max_examples=200, deadline=None)  # the first one compiles
+@given(steps(), st.integers(0, 3))
+def test_rows_are_the_references_and_the_rest_is_padding(entries: Entries, room: int) -> None:
+    page_table = np.arange(TABLE_ROWS * 40, dtype=np.int32).reshape(TABLE_ROWS, 40) * 3
+    choices = Choices(
+        **{name: np.arange(TABLE_ROWS).astype(CHOICE_TYPES.get(name, np.int32)) + 1 for name in Choices._fields}
+    )
+    size = len(entries.ids) + room
+    rows, chosen = arrays(Rows, size, **dict.fromkeys(LONGS, np.int64)), arrays(Choices, size, **CHOICE_TYPES)
+    write_rows(entries, page_table, PAGE_TOKENS, choices, rows, chosen)
+    expected = write_rows_reference(entries, page_table, PAGE_TOKENS)
+    written = (rows.ids, rows.depth, rows.ancestors.view(np.uint64), rows.positions, rows.slots)
+    for array, values, idle in zip(written, zip(*expected, strict=True), (0, 0, 0, 0, NOWHERE), strict=False):
+        assert array.tolist() == [*values, *[idle] * room]
+    wanted = [at for at, row in enumerate(expected) if row[-1]]
+    assert rows.wanted.tolist() == wanted + [0] * (size - len(wanted))
+    assert rows.position.tolist() == [expected[at][3] + 1 for at in wanted] + [0] * (size - len(wanted))
+    counts = (entries.lengths + entries.nodes).tolist()
+    owners = [at for at, count in zip(entries.table_rows.tolist(), counts, strict=True) for _ in range(count)]
+    for array, idle in zip(chosen, IDLE, strict=True):
+        assert array.tolist() == [owners[at] + 1 for at in wanted] + [idle] * (size - len(wanted))
+    firsts = np.cumsum([0, *counts])[:-1].tolist()
+    rest = [0] * (size - len(counts))
+    assert rows.first_row.tolist() == firsts + rest and rows.prefix.tolist() == entries.starts.tolist() + rest
+    assert rows.narrow.tolist() == [count * (count <= BITS) for count in counts] + rest
+    assert rows.wide.tolist() == [count * (count > BITS) for count in counts] + rest

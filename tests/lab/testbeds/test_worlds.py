@@ -1,0 +1,184 @@
+"""Test the worlds of the papers' testbeds, and the roofline: closed forms, and arithmetic done by hand."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import ROOT
+from lab.testbeds.arms import ARMS
+from lab.testbeds.fitted import reading_text
+from lab.testbeds.flags import flags, servable
+from lab.testbeds.play import play
+from lab.testbeds.roofline import context_s, guess_s, kv_tokens, peak_flops, price_per_h, step_costs
+from lab.testbeds.studies import STUDIES
+from lab.testbeds.texts import Wanted, made
+from lab.testbeds.worlds import FOLDER, LoadSpec, Number, WorldError, WorldSpec, read_world
+
+DOCUMENT = ROOT / "docs" / "testbeds.md"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def world(name: str) -> WorldSpec:
+    return read_world(FOLDER / f"{name}.json")
+
+
+def changed(tmp_path: Path, **own: Any) -> Path:
+    for name in ("cosine-70b", "faser-32b"):
+        (tmp_path / f"{name}.json").write_text((FOLDER / f"{name}.json").read_text())
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({"like": "cosine-70b", **own}))
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_world_is_read_and_belongs_to_a_paper(name: str) -> None:
+    found = world(name)
+    assert name.partition("-")[0] in ARMS
+    assert step_costs(found).seconds(1) > 0.0 and kv_tokens(found, found.drafters) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("own", "text"),
+    [
+        ({"hop_s": 0.001}, "hop_s"),
+        ({"hop_s": [0.001]}, "hop_s"),
+        ({"hop_s": [0.001, ""]}, "hop_s.1"),
+        ({"hop_s": [-1, "assumed"]}, "hop_s.0"),
+        ({"devices": {"a100": {"flops": [float("inf"), "assumed"]}}}, "devices.a100.flops"),
+        ({"devices": {"a100": {"tflops": [312, "assumed"]}}}, "devices.a100.tflops"),
+        ({"target": {"device": "b200"}}, "target.device: no device is named 'b200', only a100, rtx2080ti, rtx3090"),
+        ({"target": {"bus": None, "tensor": [2, "assumed"]}}, "target.bus"),
+        ({"drafters": {"physics": {"link": None}}}, "drafters.physics.link"),
+        ({"free": {"hop_s": [0.1, 0.2, "assumed"]}}, "free.hop_s: no number stands there that is within 0.1 ... 0.2"),
+        ({"free": {"drafters.*.speed": [0, 1, "assumed"]}}, "free.drafters.*.speed"),
+        ({"like": "own"}, "without an end"),
+        ({"like": "nowhere"}, "nowhere.json"),
+    ],
+)
+def test_a_broken_world_is_refused_by_the_place(tmp_path: Path, own: dict[str, Any], text: str) -> None:
+    with pytest.raises(WorldError, match=re.escape(text)):
+        read_world(changed(tmp_path, **own))
+
+
+def test_a_world_is_like_another_but_for_its_own_leaves(tmp_path: Path) -> None:
+    found = read_world(changed(tmp_path, target={"batches": [2, "assumed"]}, drafters={"mixture": None}))
+    base = world("cosine-70b")
+    assert found.target.batches.value == 2 and found.target.stages == base.target.stages
+    assert set(base.drafters) - set(found.drafters) == {"mixture"}
+
+
+def test_plain_steps_take_what_bytes_over_bandwidth_say() -> None:
+    plain = {name: step_costs(world(name)).seconds(1) for name in NAMES}
+    assert plain["faser-32b"] == pytest.approx(65.5e9 / (0.85 * 3.35e12) + 0.5e-3, rel=1e-6)
+    assert plain["cosine-70b"] == pytest.approx(141.1e9 / (0.7 * 2.04e12) + 2e-3, rel=1e-3)
+    assert plain["cosine-70b-tensor"] == pytest.approx(141.1e9 / 4 / (0.7 * 2.04e12) + 2e-3 + 160e-5, rel=1e-3)
+
+
+def test_many_rows_take_what_operations_over_peak_say_and_all_rows_lie_on_the_roof() -> None:
+    found, costs = world("faser-32b"), step_costs(world("faser-32b"))
+    read_s, row_s = 65.5e9 / (0.85 * 3.35e12), 64e9 / (0.6 * 9.89e14)
+    for rows in (1, 2, 100, 212, 213, 214, 500, 1792, 4096, 5000):
+        assert costs.seconds(rows) == pytest.approx(max(read_s, rows * row_s) + 0.5e-3, rel=1e-9)
+    tensor = step_costs(world("faser-70b")).seconds(1792)
+    assert tensor == pytest.approx(1792 * 139e9 / 2 / (0.6 * 9.89e14) + 160 * 1e-5 + 0.188 + 0.5e-3, rel=1e-2)
+    assert found.drafters.keys() == {"qwen3-0.6b"}
+
+
+def test_memory_drafts_and_prices_are_those_of_the_arithmetic() -> None:
+    faser, cosine = world("faser-32b"), world("cosine-70b")
+    assert kv_tokens(faser, ()) == int((0.9 * 96e9 - 65.5e9) / 262144)
+    assert kv_tokens(faser, faser.drafters) == int((0.9 * 96e9 - 65.5e9 - 1.19e9) / (262144 + 114688))
+    assert 256 * 855 * context_s(faser, "qwen3-0.6b") == pytest.approx(256 * 855 * 114688 / (0.85 * 3.35e12))
+    assert guess_s(faser, "qwen3-0.6b")[1] == pytest.approx(1.19e9 / (0.85 * 3.35e12) + 1.5e-3)
+    assert guess_s(cosine, "medicine")[16] == pytest.approx(0.14e9 / (0.7 * 6.16e11) + 2e-3)
+    experts = tuple(name for name in cosine.drafters if name != "mixture")
+    nodes = peak_flops(cosine, experts) / peak_flops(cosine, ()) - 1.0
+    assert nodes == pytest.approx((8 * 71 + 8 * 54) / (4 * 312)), "0.80 of the four devices of the target"
+    assert price_per_h(cosine, experts) == pytest.approx(4 * 1.5 + 8 * 0.25 + 8 * 0.15)
+
+
+def test_plain_decoding_at_a_batch_takes_exactly_what_the_roofline_says() -> None:
+    for name, batch in (("faser-32b", 1), ("faser-32b", 24), ("cosine-70b-tensor", 4)):
+        own, prompt, output = world(name), 4, 20
+        log = made(own, [Wanted(own.domains[0], prompt, output)] * batch, 0)
+        off = next(arm for arm in ARMS[name.partition("-")[0]].arms(own) if arm.name == "off")
+        found = play(own, off, log, batch, 0)
+        costs, host_s = step_costs(own), own.target.host_s.value
+        contexts = [batch * (prompt + i) for i in range(output - 1)]  # cached when the next token is computed
+        steps_s = [
+            costs.seconds(batch) + costs.reading.token_s * tokens + costs.reading.row_token_s * tokens
+            for tokens in contexts
+        ]
+        assert found.token_s * (output - 1) == pytest.approx(sum(steps_s) + host_s * (output - 1), rel=1e-6), name
+        assert found.tokens_a_round == 1.0
+
+
+def test_the_arithmetic_against_the_papers_is_that_of_the_worlds() -> None:
+    """docs/testbeds.md: what a stated rate asks of the device, and what its memory holds."""
+    found = world("faser-32b")
+    model, section = found.models["qwen3-32b"], DOCUMENT.read_text().split("## Where the papers")[1]
+    for load in found.loads.values():
+        assert f"{servable(found, load)[0]:.1f}/s" in section
+        assert f"{26 * load.prompt_tokens.value * model.row_flop.value / 1e15:.2f}e15" in section
+    outputs = [26 * load.output_tokens.value * model.row_flop.value / 1e15 for load in found.loads.values()]
+    assert f"{min(outputs):.2f}e15 to {max(outputs):.2f}e15" in section
+    for drafters in ((), tuple(found.drafters)):
+        tokens = kv_tokens(found, drafters)
+        assert f"{round(tokens, -2):,}" in section
+        for data in ("sharegpt", "humaneval"):
+            mean = found.loads[data].prompt_tokens.value + found.loads[data].output_tokens.value / 2
+            assert f" {int(tokens / mean)} " in section.replace("\n", " "), (data, drafters)
+
+
+def test_what_does_not_fit_is_computed_from_the_worlds() -> None:
+    faser = world("faser-32b")
+    text = flags("faser", {"faser-32b": faser})
+    for part in ("2.89e15 FLOP/s of longbench", "peak is 0.99e15", "holds 93 sequences of ShareGPT, 61 with"):
+        assert part in text
+    assert "vocabulary of 32,000" in flags("cosine", {"cosine-70b": world("cosine-70b")})
+
+
+def test_no_rate_above_the_largest_is_served() -> None:
+    """Closed loops with a full cache, where prompts and steps follow each other, come near it and not above."""
+    own = world("faser-32b")
+    load = LoadSpec(prompt_tokens=Number(171, "assumed"), output_tokens=Number(20, "assumed"))
+    plain, peak = servable(own, load)
+    log = made(own, [Wanted("all", 171, 20)] * 300, 0)
+    off = next(arm for arm in ARMS["faser"].arms(own) if arm.name == "off")
+    rate = play(own, off, log, 100, 0).tokens_per_s / 20
+    assert 0.5 * plain < rate < plain < peak
+
+
+def test_prices_are_free_by_halves_and_doubles() -> None:
+    for name in NAMES:
+        own = world(name)
+        for kind, device in own.devices.items():
+            low, high, _ = own.free[f"devices.{kind}.price_per_h"]
+            assert (low, high) == (0.5 * device.price_per_h.value, 2.0 * device.price_per_h.value), (name, kind)
+
+
+def test_the_documents_quotients_are_those_of_the_results() -> None:
+    rows: dict[str, set[str]] = {}  # a figure may stand in both papers' tables
+    for name, values in re.findall(r"^\| ([^|]+) \| [^|]* \| ([\d. |]+) \|$", DOCUMENT.read_text(), flags=re.M):
+        rows.setdefault(name, set()).update(values.split(" | "))
+    seen = 0
+    for path in (ROOT / "bench" / "results").glob("testbeds-*.json"):
+        if path.stem.endswith("-fitted"):
+            continue
+        for name, values in json.loads(path.read_text())["compared"].items():
+            for value in values:
+                assert f"{value:.2f}" in rows[name], (path.name, name)
+                seen += 1
+    assert seen >= 60
+
+
+def test_the_documents_bands_are_those_of_the_results() -> None:
+    written = DOCUMENT.read_text()
+    for paper in STUDIES:
+        found = json.loads((ROOT / "bench" / "results" / f"testbeds-{paper}-fitted.json").read_text())["readings"]
+        for name, reading in found.items():
+            missing = [line for line in reading_text(name, reading).splitlines() if line not in written]
+            assert not missing, (paper, name)
