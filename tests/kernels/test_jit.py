@@ -13,20 +13,20 @@ from numba.core.caching import IndexDataCacheFile
 
 import kernels.cpu
 from app.config import ROOT
-from kernels.cpu import jit
+from kernels import jit
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
 
 SAVES = 150
 WRITER = f"""
-import sys; from pathlib import Path; from numba.core.caching import IndexDataCacheFile; from kernels.cpu import jit
+import sys; from pathlib import Path; from numba.core.caching import IndexDataCacheFile; from kernels import jit
 folder, process = Path(sys.argv[1]), int(sys.argv[2])
 save = jit.one_at_a_time(folder / "lock", IndexDataCacheFile(str(folder), "base", "stamp").save)
 for number in range({SAVES}):
     save((process, number), f"of {{process}}, {{number}}")
 """
 COMPILER = """
-import sys, time; from pathlib import Path; from kernels.cpu import jit
+import sys, time; from pathlib import Path; from kernels import jit
 folder, process = Path(sys.argv[1]), int(sys.argv[2])
 def compile_():
     if (folder / "kept").exists():

@@ -21,7 +21,7 @@ from app.request import Sampling, SpeculationBounds
 from app.speculation.drafter_pool import DrafterPool
 from app.store.memory import MemoryStore
 from app.store.protocol import Outcome
-from app.verifier import out_of_memory
+from app.verifier import memory
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, Book, characters, record
 
@@ -203,7 +203,7 @@ def test_a_store_that_does_not_answer_costs_a_step_and_no_memory():
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, IndexError, ValueError, ZeroDivisionError])
 def test_a_request_on_which_the_target_fails_ends_alone(error, monkeypatch):
-    monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.2)  # without memory it is tried again for a while
+    monkeypatch.setattr(memory, "PATIENCE_S", 0.2)  # without memory it is tried again for a while
     local, book = speculating("shy", target=Fragile(error))
     records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
     poison = record([1, POISON, 2], 8, request_id="poison")
@@ -233,7 +233,7 @@ def test_a_request_on_which_the_target_fails_ends_alone(error, monkeypatch):
     ],
 )
 def test_a_batch_without_memory_is_split_and_retried(error, monkeypatch):
-    monkeypatch.setattr(out_of_memory, "PAUSE_S", 0.0)
+    monkeypatch.setattr(memory, "PAUSE_S", 0.0)
     local, book = speculating("shy", target=(starved := Starved(error)))
     records = [record(prompt, 8, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
     for one in records:
@@ -249,7 +249,7 @@ def test_a_batch_without_memory_is_split_and_retried(error, monkeypatch):
 
 
 def test_a_lasting_lack_of_memory_is_reported_without_an_error(monkeypatch):
-    monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(memory, "PATIENCE_S", 0.0)
     starved, exhausted = Starved(MemoryError()), []
     local, book = speculating("shy", target=starved, on_exhausted=lambda: exhausted.append(starved.steps))
     book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
@@ -260,7 +260,7 @@ def test_a_lasting_lack_of_memory_is_reported_without_an_error(monkeypatch):
 
 
 def test_a_request_that_is_adopted_again_is_retried_anew(monkeypatch):
-    monkeypatch.setattr(out_of_memory, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(memory, "PATIENCE_S", 0.2)
     starved, exhausted = Starved(MemoryError()), []
     local, book = speculating("shy", target=starved, on_exhausted=lambda: exhausted.append(one))
     book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))

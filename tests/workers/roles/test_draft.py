@@ -2,8 +2,8 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.app.verifier.test_dispatch import job
 
+from tests.app.speculation.test_jobs import job
 from workers.roles.draft import _is_readable
 
 
