@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from math import inf
 from typing import Any, NamedTuple
 
 from lab.simulate.models import SimClock
@@ -28,8 +27,7 @@ class Core:
 
 @dataclass(slots=True)
 class Machine:
-    """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
-    worked, `silent_s`: from when on it takes no mail and says nothing."""
+    """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it worked."""
 
     name: str
     clock: SimClock
@@ -39,7 +37,6 @@ class Machine:
     alarm: int = -1  # the event that wakes it next; others are stale
     core: Core = field(default_factory=Core)
     since_s: float = 0.0  # when the first of its mail came
-    silent_s: float = inf
     calls_s: float = 0.0  # after work it takes no mail for so long: its calls of a store elsewhere are round trips
 
 
@@ -106,7 +103,7 @@ class Network:
                 self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
             elif number == machine.alarm and machine.core.free_s > self.now_s:
                 self._wake(machine, machine.core.free_s)
-            elif number == machine.alarm and self.now_s < machine.silent_s:
+            elif number == machine.alarm:
                 self._work(machine)
 
     def _carry(self, to: str, message: Any, ways: list[tuple[str, str]]) -> None:

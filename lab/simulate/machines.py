@@ -5,7 +5,6 @@ Holds only what the Celery workers do around verifier, drafters and fuser.
 """
 
 import random
-from math import inf
 
 from app.assembly.plans import plan_of
 from app.beat import decisions, steer
@@ -21,7 +20,6 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.store.memory import MemoryStore
 from app.store.protocol import Node
-from lab.cooperate.variants import Variant
 from lab.simulate.events import Core, Machine, Network, Wire
 from lab.simulate.log import Log
 from lab.simulate.models import SimClock
@@ -40,6 +38,7 @@ from lab.simulate.world import (
     shaped,
     verifier_of,
 )
+from lab.ways import Variant
 from workers.celery_app import STEER_EVERY_S
 from workers.deployment import paths_by_mailbox, trees_by_mailbox
 
@@ -209,8 +208,7 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
         return 0.0 if segment.has_ahead else None
 
     calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
-    silent_s = min(world.setting.silent_s.get(name, inf) for name in names)
-    world.network.add(Machine(mailbox, clock, handle, core=core, silent_s=silent_s, calls_s=calls_s))
+    world.network.add(Machine(mailbox, clock, handle, core=core, calls_s=calls_s))
 
 
 def _add_fuser(world: World, core: Core) -> None:
@@ -261,19 +259,12 @@ def _add_beat(world: World) -> None:
     world.network.send("beat", None, 0.0, world.setting.hop_s)
 
 
-def _alive(world: World, now_s: float) -> dict[str, tuple[str, ...]]:
-    """Return the drafters of each node whose lease has not run out, by mailbox."""
-    machines, lease_s = world.network.machines, world.settings.lease_s
-    return {box: names for box, names in world.nodes.items() if now_s < machines[box].silent_s + lease_s}
-
-
 def _load(world: World, busy: dict[str, float], now_s: float) -> Load:
-    machines, alive = world.network.machines, _alive(world, now_s)
-    boxes = {box: machines[box] for box in (*alive, FUSE)}
+    boxes = {box: world.network.machines[box] for box in (*world.nodes, FUSE)}
     active = sum(verifier.requests for verifier in world.verifiers)
     return Load(
         active=active,
-        drafters=len({name for names in alive.values() for name in names}),
+        drafters=len({name for names in world.nodes.values() for name in names}),
         mailboxes={
             box: MailboxLoad(waiting=len(one.mail), oldest_s=max(0.0, now_s - one.since_s) if one.mail else 0.0)
             for box, one in boxes.items()
@@ -288,7 +279,7 @@ def _pool(world: World, mailbox: str) -> DrafterPool:
     is_here = world.device is not None and not world.device.all[-1].units  # no part of it is the drafters' own
     nodes = [
         _node(box, names, len(world.network.machines[box].mail), VERIFIERS if is_here else box)
-        for box, names in _alive(world, world.network.now_s).items()
+        for box, names in world.nodes.items()
     ]
     model_free = model_free_of(world.variant, world.settings)
     return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS, mailbox)

@@ -28,14 +28,13 @@ from app.stages.draft.registry import build as build_model_free
 from bench.help import count
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from lab.cooperate.variants import OFF, Variant
 from lab.simulate.log import Log, with_stated_drafters
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
+from lab.ways import OFF, PACE, WAYS, Variant
 
 DATA, COSTS = ROOT / "lab" / "data", ROOT / "lab" / "costs"
-PACE = "pace"
-WAYS = ("tables", "models")  # models and tables, or models alone
+ARMS = {"tables": WAYS[PACE], "models": WAYS["pace, models alone"]}  # models and tables, or models alone
 STATED_STEP_S = 0.030  # of `stated-30ms.json`, one row
 Rates = dict[str, dict[str, list[float]]]  # tokens/s by way, `off` or `pace`, and order
 
@@ -101,10 +100,9 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 def rates_of(case: Case, orders: int) -> Rates:
     """Return tokens/s in one setting, with tables and with models alone."""
     log = log_of(case)
-    off = [rate_of(log, case, Variant(OFF, speculates=False), order) for order in range(orders)]
-    arms = {"tables": Variant(PACE), "models": Variant(PACE, model_free=())}
+    off = [rate_of(log, case, WAYS[OFF], order) for order in range(orders)]
     return {
-        way: {OFF: off, PACE: [rate_of(log, case, arm, order) for order in range(orders)]} for way, arm in arms.items()
+        way: {OFF: off, PACE: [rate_of(log, case, arm, order) for order in range(orders)]} for way, arm in ARMS.items()
     }
 
 
@@ -159,7 +157,7 @@ def compared(new: Mapping[str, Rates], old: Mapping[str, Rates]) -> Iterator[tup
     """Yield each setting that both results have, and by what `pace` is faster in the new one."""
     for name in new:
         if name in old:
-            yield from ((f"{name}, {way}", ratio(new[name][way], old[name][way])) for way in WAYS)
+            yield from ((f"{name}, {way}", ratio(new[name][way], old[name][way])) for way in ARMS)
 
 
 def ratio(new: Mapping[str, list[float]], old: Mapping[str, list[float]]) -> float:

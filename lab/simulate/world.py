@@ -33,13 +33,13 @@ from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
-from lab.cooperate.systems import Shape, shape_of
-from lab.cooperate.variants import Variant
+from lab.lone import Shape, lone
 from lab.simulate.events import Link, Network
 from lab.simulate.exits import ExitCosts, Exits
 from lab.simulate.log import Log
 from lab.simulate.models import MEMORY_TOKENS, PLENTY, Device, LogGuesser, LogTarget, OwnDevice, SimClock, text_of
 from lab.simulate.shared_device import SharedDevice, Sharing
+from lab.ways import Variant
 
 GATE, VERIFIERS = "gate", "verifiers"
 LONGEST_S = 36000.0
@@ -77,7 +77,6 @@ class Setting:
     links: Mapping[str, Link] = field(default_factory=dict)
     stages: int = 1  # devices in a row that a step passes, each with a part of the target
     kv_tokens: int = MEMORY_TOKENS  # that fit into the caches of all verifiers together
-    silent_s: Mapping[str, float] = field(default_factory=dict)  # by drafter: from when on its node says nothing
     guesser: Callable[..., LogGuesser] = LogGuesser  # makes the models of drafters
     planner: Callable[[], LengthPlanner] | None = None  # makes a verifier's rule of lengths; None: the variant's own
     reshape: Shape | None = None  # changes every tree before a verifier sees it; None: as the variant has it
@@ -125,22 +124,19 @@ class World:
         return sum(own.model_rounds for own in stats) / later_rounds if later_rounds else 0.0
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
-        """Run every waiting text once, `streams` at a time, from now on; or a text at each of these seconds, all texts
-        in turn.
+        """Run every waiting request: `streams` at a time, or one at each of these seconds from now on.
 
-        Raises RuntimeError when a text does not end within LONGEST_S.
+        Raises RuntimeError when a request does not end within LONGEST_S.
         """
         total = len(self.ended) + len(self.waiting)
+        now_s = max(self.network.now_s, *(verifier.clock.time() for verifier in self.verifiers))
+        self.is_open = arrivals_s is not None
         if arrivals_s is None:
-            now_s = max(self.network.now_s, *(verifier.clock.time() for verifier in self.verifiers))
             for _ in range(self.setting.streams):
                 self.admit(now_s)
         else:
-            total, texts = len(arrivals_s), [*self.waiting]
-            self.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(total))
-            self.is_open = True
             for at_s in arrivals_s:
-                self.network.send(GATE, None, at_s, hop_s=0.0)
+                self.network.send(GATE, None, now_s + at_s, hop_s=0.0)
         self.network.run(lambda: len(self.ended) >= total or self.network.now_s > LONGEST_S)
         if len(self.ended) < total:
             raise RuntimeError(f"{total - len(self.ended)} texts never ended")
@@ -159,7 +155,7 @@ class World:
             max_tokens=len(self.log.texts[text].tokens),
             eos_ids=(),
             sampling=Sampling(seed=0),
-            speculation=SpeculationBounds(enabled=self.variant.speculates, max_draft_tokens=self.variant.nodes),
+            speculation=SpeculationBounds(enabled=self.variant.speculates),
             created_s=now_s,
         )
         self.store.create(record, limit=PLENTY)
@@ -232,5 +228,5 @@ def fuser_of(world: World) -> Fuser:
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
     """Return the trees as the setting or the variant changes them before the verifier sees them."""
-    shape = world.setting.reshape or shape_of(world.variant)
+    shape = world.setting.reshape or (lone if world.variant.without == "fusion" else None)
     return [shape(tree) if shape else tree for _, tree in trees]

@@ -20,7 +20,6 @@ from app.config import ROOT
 from bench.clients.arrivals import Arrival, poisson, trace, window
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from lab.cooperate.variants import OFF
 from lab.simulate.load import RequestTimes
 from lab.simulate.log import Log
 from lab.testbeds.arms import ARMS, Comparison
@@ -31,6 +30,7 @@ from lab.testbeds.flags import flags
 from lab.testbeds.play import Figures, alone, compared, over_recording, play, tuned
 from lab.testbeds.texts import Wanted, made, statistics
 from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
+from lab.ways import OFF
 
 FIGURES, PICTURES = "figures", ROOT / "docs"
 DATA, RESULTS = ROOT / "lab" / "data", ROOT / "bench" / "results"

@@ -3,18 +3,18 @@
 import json
 
 import pytest
+from lab.simulate.run import simulate
 
 from app.messages import ToVerifier
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from lab.cooperate.variants import OFF, Variant, fixed
 from lab.simulate.events import Link, Machine, Network, Wire
 from lab.simulate.log import DrafterLog, Log, Text
 from lab.simulate.machines import build
 from lab.simulate.models import SimClock
 from lab.simulate.pipeline_device import PipelineDevice
-from lab.simulate.run import simulate
 from lab.simulate.world import Setting, World
+from lab.ways import OFF, Variant, fixed
 
 STEP_S, LENGTH, TEXTS = 0.05, 32, 8
 

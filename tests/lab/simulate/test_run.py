@@ -5,20 +5,20 @@ import json
 from pathlib import Path
 
 import pytest
+from lab.simulate.experts import homes_of, with_experts
+from lab.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, parse_args, simulate, table, ways
 
 from app.assembly.plans import PLANS
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from lab.cooperate.variants import FULL, MODELS_ASKED, OFF, Variant, fixed, overlaps
 from lab.simulate.events import Machine, Network
-from lab.simulate.experts import homes_of, with_experts
 from lab.simulate.load import arms, load
 from lab.simulate.log import DEPTH, DrafterLog, Log, Text, with_stated_drafters
 from lab.simulate.machines import FUSE_S, build
 from lab.simulate.models import LogGuesser, SimClock
-from lab.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, parse_args, simulate, table, ways
 from lab.simulate.world import Setting
+from lab.ways import FULL, MODELS_ASKED, OFF, Variant, fixed, overlaps
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
 COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0, "fork_s": 0.0})

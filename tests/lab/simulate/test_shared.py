@@ -4,14 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from lab.simulate.shared import COMMON, run, stated
 
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from lab.cooperate.variants import Variant
 from lab.simulate.log import DEPTH, DrafterLog, Log, Text
-from lab.simulate.shared import COMMON, run, stated
 from lab.simulate.shared_device import SharedDevice, Sharing
 from lab.simulate.world import Setting, World
+from lab.ways import Variant
 
 VOCAB, LENGTH, TEXTS = 5000, 48, 24
 SHARING = Sharing(

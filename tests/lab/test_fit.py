@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from lab.deployed.predict import FITTED, FITTED_MAIL, PAUSE_S, in_order, in_turn, predict, run
+from lab.deployed.report import deviations, rate, table
+from lab.deployed.run import arrivals, asked
 
-from lab.cooperate.variants import OFF, Variant, fixed
-from lab.hosts.predict import FITTED, FITTED_MAIL, PAUSE_S, in_order, in_turn, predict, run
-from lab.hosts.report import deviations, rate, table
-from lab.hosts.run import arrivals, asked
 from lab.simulate.events import Machine, Network
 from lab.simulate.log import Log
 from lab.simulate.models import SimClock
 from lab.simulate.world import Setting
+from lab.ways import OFF, Variant, fixed
 from tests.lab.simulate.test_run import LENGTH, STEP_S, TOKEN_S, log
 
 __all__ = ["log"]  # a fixture

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
-
-from app.messages import TreeMessage
 from lab.cooperate.peers import SpreadHead
 from lab.cooperate.report import bars, figures, table
 from lab.cooperate.run import check_same, groups
 from lab.cooperate.systems import Run, TimedTarget, lone
-from lab.cooperate.variants import (
+from torch import nn
+
+from app.messages import TreeMessage
+from lab.ways import (
     FULL,
     OFF,
     Variant,

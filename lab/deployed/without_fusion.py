@@ -1,4 +1,4 @@
-"""Run a worker whose fuser hands on one draft a round: `python -m lab.hosts.without_fusion ROLE --node NAME`.
+"""Run a worker whose fuser hands on one draft a round: `python -m lab.deployed.without_fusion ROLE --node NAME`.
 
 The ablation that no setting names: of what the drafters of a round say only the draft that promises
 the most tokens reaches the verifier, as in the arms of that name in process and in simulation.
@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from app.fuser.fuser import Fuser
 from app.messages import TreeMessage
-from lab.cooperate.lone import lone
+from lab.lone import lone
 from workers.run import main
 
 

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from lab.deployed.run import main
 
-from lab.hosts.network import Host, entered, lacking, star
-from lab.hosts.run import main
+from lab.deployed.network import Host, entered, lacking, star
 from tests.workers.tiny import make_model
 
 HOP_MS = 2.0
