@@ -1,124 +1,81 @@
-"""Test the parts of `lab cooperate`: its arms as settings, its trees, its figures."""
+"""Test the figures of ways, over simulations of a small recording."""
+
+from typing import Any
 
 import pytest
-import torch
-from lab.cooperate.peers import SpreadHead
-from lab.cooperate.report import bars, figures, table
-from lab.cooperate.run import check_same, groups
-from lab.cooperate.systems import Run, TimedTarget, lone
-from torch import nn
 
-from app.messages import TreeMessage
-from lab.ways import (
-    FULL,
-    OFF,
-    Variant,
-    fixed,
-    pilot,
-    titled,
-    variants,
-)
-from tests import fakes
+from lab.load import Block, Load
+from lab.report import check_same, compared, figures, fingerprint, summary, table
+from lab.simulate.log import Log
+from lab.simulate.world import Setting
+from lab.simulated import SimulatedRunner, prompts_of
+from lab.ways import OFF, WAYS, Variant
+from tests.lab.simulate.made import LENGTH, STEP_S, made_log
 
-#       a (both) - b (one) - c (one)
-#       d (other) - e (other)
-TREE = TreeMessage(
-    request_id="r",
-    base=5,
-    tokens=(1, 4, 2, 3, 5),
-    parents=(0, 0, 1, 3, 2),
-    survival=(0.6, 0.45, 0.3, 0.2, 0.1),
-    proposers=(("one", "other"), ("other",), ("one",), ("one",), ("other",)),
-)
+CHAINS = Variant("vanilla", {"plan": "vanilla"}, drafters=("coder",))
 
 
-def run(seconds: float, tokens: int = 10, rounds: int = 5) -> Run:
-    ids = (tuple(range(tokens)),)
-    return Run(seconds, ids, (0.1,), (seconds,), rounds, rounds - 1, 3, rounds, seconds, 0.2, 0.3, {"one": (8, 4)})
+@pytest.fixture
+def log() -> Log:
+    return made_log()
 
 
-def test_a_tree_without_fusion_is_one_drafters_own() -> None:
-    kept = lone(TREE)
-    assert (kept.tokens, kept.parents) == ((1, 4, 5), (0, 0, 2)), "the other promises 1.15 tokens, the one 1.1"
-    assert set(kept.proposers) == {("other",)}
-
-
-def test_a_fixed_length_is_a_setting() -> None:
-    assert fixed("one", 3).settings == {"plan": "vanilla", "lengths": "fixed:3"}
-    assert Variant(FULL).settings == {}
-
-
-def test_an_arm_whose_setting_is_not_there_is_named() -> None:
-    assert Variant("x", {"no_such": 1, "weights": "float32"}).missing() == ["no_such"]
-    assert Variant("x", {"weights": "no such value"}).missing() == ["weights"]
-    assert Variant("x").missing() == []
-
-
-def test_every_arm_of_the_comparison_is_planned_once() -> None:
-    names = [variant.name for variant in variants(fixed("one", 3), "one")]
-    assert len(set(names)) == len(names)
-    assert {OFF, FULL, "best single", "generalist", "lookup only", "tables only"} <= set(names)
-    assert {"vanilla", "specinfer", "cosine", "faser", "cosine without sharing"} <= set(names)
-    assert {name for name in names if name.startswith("without")} == {
-        "without routing", "without fusion", "without calibration", "without run-ahead", "without suffix",
-        "without phrases",
-    }  # fmt: skip
-    assert len(pilot(["one", "two"])) == 12
-
-
-def test_groups_hold_prompts_of_one_domain() -> None:
-    prompts = {"code": ["a", "b", "c"], "prose": ["d"]}
-    assert groups(prompts, 2) == [("code", ["a", "b"]), ("code", ["c"]), ("prose", ["d"])]
-    assert groups(prompts, 0) == [("all", ["a", "b", "c", "d"])]
-
-
-def test_other_tokens_are_no_figures() -> None:
-    with pytest.raises(SystemExit, match="wrong"):
-        check_same({OFF: run(1.0), "wrong": run(1.0, tokens=9)})
-
-
-def test_an_arm_of_a_paper_that_hardly_asked_models_is_marked() -> None:
-    assert titled("cosine", 0.56) == "cosine (models in 56% of rounds)"
-    assert titled("cosine, batches in flight", 0.0) == "cosine, batches in flight (models in 0% of rounds)"
-    assert titled("faser without overlap", 0.9) == "faser without overlap"
-    assert titled("pace without tables", 0.1) == "pace without tables", "no paper's"
-
-
-def test_figures_pair_runs_of_the_same_prompts() -> None:
-    measured = [("code", ["a"]), ("code", ["b"]), ("prose", ["c"])]
-    runs = {OFF: [run(2.0), run(4.0), run(2.0)], FULL: [run(1.0), run(2.0), run(2.0)]}
-    found = figures(runs, measured)
-    assert found["ratios"][f"{FULL} / {OFF}"]["code"]["mean"] == pytest.approx(2.0)
-    assert found["ratios"][f"{FULL} / {OFF}"]["prose"]["mean"] == pytest.approx(1.0)
-    assert found["arms"][FULL]["accepted_length"] == 2.0
-    assert found["arms"][FULL]["texts_differ"] == 0
-    assert found["acceptance"][FULL] == {"code": {"one": 0.5}, "prose": {"one": 0.5}}
-    assert "| full | 5.0 | 2.00 | 2.00 | 75% | 40.0 / 60.0 / 233.33 | 7.5 | 5.0 |" in table(found)
-    found_bars = bars({"1": found})
-    assert found_bars[f"{FULL} / {OFF}, mean over the domains"] == {
-        "measured": 1.587,
-        "at_least": 1.5,
-        "holds": True,
+def result(log: Log, *ways: Variant) -> dict[str, Any]:
+    blocks = Load(prompts=2, warm_up=0, blocks=2, streams=1).of(prompts_of(log))[1:]
+    runners = {way.name: SimulatedRunner(way, log, Setting(streams=1)) for way in ways}
+    ends = {name: [runner.run(block) for block in blocks] for name, runner in runners.items()}
+    check_same({name: [end for block in own for end in block] for name, own in ends.items()})
+    own = figures(blocks, ends, [OFF])
+    return {
+        "fingerprint": fingerprint(ends[OFF]),
+        "ways": {name: {**own[name], **runners[name].report()} for name in runners},
     }
 
 
-def test_the_steps_that_a_verifier_makes_are_timed() -> None:
-    inner = fakes.served()
-    timed = TimedTarget(inner)
-    pipeline = fakes.pipeline(timed)
-    fakes.submit(pipeline, fakes.record([1, 2, 3], max_tokens=4))
-    rounds = 0
-    while pipeline.verifier.sequences:
-        pipeline.step()
-        rounds += 1
-    assert 4 <= timed.calls <= rounds and timed.seconds > 0.0
-    assert timed.pool is inner.pool, "all else is the inner one's"
+def test_figures_pair_the_same_requests(log: Log) -> None:
+    found = result(log, WAYS[OFF], CHAINS)["ways"]
+    assert found[OFF]["stream_tokens_per_s"] == pytest.approx(1.0 / STEP_S, rel=1e-3)
+    assert found[OFF]["request_s"] == pytest.approx(LENGTH * STEP_S) and found[OFF]["requests"] == 4
+    assert (found[OFF]["tokens_a_round"], found[OFF]["drafted_a_round"], found[OFF]["over"]) == (1.0, 0.0, {})
+    chains = found["vanilla"]
+    assert chains["domains"]["code"] > 2.0 * chains["domains"]["prose"], "at home it is always right"
+    mean, lower, upper = chains["over"][OFF]
+    assert lower < mean < upper and lower < 1.0 < upper, "faster in one domain, slower in the other"
+    drafted, accepted = chains["by_drafter"]["coder"]
+    assert 0 < accepted < drafted
+    assert chains["model_rounds"] > 0.9
 
 
-def test_a_spread_head_gives_every_token_of_the_vocabulary() -> None:
-    head = nn.Linear(4, 2, bias=False)
-    hidden = torch.randn(1, 3, 4)
-    logits = SpreadHead(head, torch.tensor([5, 1]), 7)(hidden)
-    assert logits.shape == (1, 3, 7)
-    assert torch.equal(logits[..., [5, 1]], head(hidden))
-    assert torch.isinf(logits[..., [0, 2, 3, 4, 6]]).all()
+def test_a_papers_way_in_which_models_hardly_drafted_is_marked(log: Log) -> None:
+    shown = table(result(log, WAYS[OFF], CHAINS, Variant("cosine", {"plan": "off"})))
+    assert "| vanilla |" in shown and "| cosine (models in 0% of rounds) |" in shown
+
+
+def test_a_result_is_compared_with_another_of_the_same_texts(log: Log) -> None:
+    slow = log.model_copy(update={"costs": log.costs.replace("0.05", "0.06")})
+    ways = (WAYS[OFF], CHAINS)
+    first, second = result(log, *ways), result(slow, *ways)
+    found = compared(second, first)
+    assert found["ratio"][OFF] == pytest.approx(0.833, abs=0.002)
+    assert OFF in found["not close"]
+    first["compared"] = compared(first, second)
+    assert table(first).splitlines()[2].endswith("| 1.20 |")
+    with pytest.raises(SystemExit, match="other texts"):
+        compared(first, {**second, "fingerprint": ""})
+
+
+def test_ways_that_change_places_are_named(log: Log) -> None:
+    def one(**rates: float) -> dict[str, Any]:
+        return {"fingerprint": "", "ways": {name: {"stream_tokens_per_s": own} for name, own in rates.items()}}
+
+    found = compared(one(off=10.0, vanilla=9.9, cosine=10.2), one(off=10.0, vanilla=12.0, cosine=9.8))
+    assert found["not close"] == ["vanilla"]
+    assert found["change places"] == [["vanilla", "off"], ["vanilla", "cosine"]], "cosine and off differ by 2 %"
+
+
+def test_other_tokens_are_no_figures(log: Log) -> None:
+    runner = SimulatedRunner(WAYS[OFF], log, Setting(streams=1))
+    first, second = (runner.run(Block((("code", text),), 1)) for text in ("0", "1"))
+    assert summary(first)["requests"] == 1
+    with pytest.raises(SystemExit, match="wrong"):
+        check_same({OFF: first, "wrong": second})

@@ -3,7 +3,7 @@
 import pytest
 
 from app.fuser.fuser import Fuser
-from lab.hosts import without_fusion
+from lab.deployed import without_fusion
 from tests import fakes
 from tests.fakes import draft_job, guessing
 
