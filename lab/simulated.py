@@ -31,7 +31,7 @@ class SimulatedRunner:
     """A way's simulated deployment. A block's prompts are the numbers of the recording's texts."""
 
     def __init__(self, way: Variant, log: Log, setting: Setting) -> None:
-        self._world = build(log, way, setting, lambda: model_free(log))
+        self._world = build(log, way, setting, lambda: model_free(log.vocab_size))
         self._number = count()
 
     def run(self, block: Block) -> list[Snapshot]:
@@ -77,9 +77,9 @@ def with_target(log: Log) -> Log:
     return log.model_copy(update={"target": folder}) if fits else log
 
 
-def model_free(log: Log) -> list[Drafter]:
-    """Return new model-free drafters; the phrases that PACELINE_PHRASES names never change, and are shared."""
+def model_free(vocab_size: int, store: str | None = None) -> list[Drafter]:
+    """Return new model-free drafters, with a store of phrases ("none": without; None: as PACELINE_PHRASES has it)."""
     settings = Settings.from_env()
-    if settings.phrases == "none":
-        return build_model_free()
-    return [*build_model_free(), phrases(drafter_folder(settings.phrases), log.vocab_size, settings.home)]
+    store = store or settings.phrases
+    found = [] if store == "none" else [phrases(drafter_folder(store), vocab_size, settings.home)]
+    return [*build_model_free(), *found]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from app.assembly.plans import plan_of
 from app.config import Settings
 from app.counters import series
 from app.errors import PacelineError
-from app.local.children import Service
 from app.local.process_specs import worker
 from app.local.redis_server import find_server
 from app.messages import Status
@@ -174,14 +173,14 @@ def opened(
                 }
                 runner = DeployedRunner(way.name, Deployment.open(own[way.name].model_copy(update=changes)), max_tokens)
                 stack.callback(runner.deployment.close)
-                _start_way(stack, runner, way, hub, hosts, place, folder, password)
+                _start_way(stack, runner, hub, hosts, place, folder, password)
                 found[way.name] = runner
             yield found, hop_ms
 
 
 def settings_of(way: Variant, settings: Settings) -> Settings:
     """Return a way's settings. Raises ValueError where settings cannot say what it changes."""
-    if way.model_free or not way.is_steered or way.policy:
+    if way.model_free or way.without or not way.is_steered or way.policy:
         raise ValueError(f"{way.name!r} cannot be deployed: no setting says what it changes")
     changes = dict(way.settings)
     if way.model_free is not None:
@@ -241,8 +240,7 @@ def _answers(port: int) -> bool:
 
 
 def _start_way(
-    stack: ExitStack, runner: DeployedRunner, way: Variant, hub: Host, hosts: list[Host], place: Place, folder: Path,
-    password: str,
+    stack: ExitStack, runner: DeployedRunner, hub: Host, hosts: list[Host], place: Place, folder: Path, password: str
 ) -> None:  # fmt: skip
     """Start a way's processes, and let them sleep once they are ready: the next way's start alone, too."""
     settings = runner.deployment.settings
@@ -254,8 +252,7 @@ def _start_way(
             own = settings.model_copy(update={"drafters": drafters, "redis_url": url})
             if drafters:
                 services.append((host, worker("draft", f"draft-{i + 1}", own, 1), place.cores[1]))
-    for host, fused, core in services:
-        service = _unfused(fused) if way.without == "fusion" else fused
+    for host, service, core in services:
         log = folder / f"{settings.namespace}-{service.name}.log"
         process = host.start(log, service.env, *service.argv, core=core)
         stack.callback(stop, process)
@@ -263,9 +260,3 @@ def _start_way(
     runner.nodes = len(services)
     runner.wait_ready()
     runner.sleep()
-
-
-def _unfused(service: Service) -> Service:
-    """Return the process with the fuser of the ways without fusion, if it has any."""
-    python, _, _, *rest = service.argv  # python -m workers.run ...
-    return replace(service, argv=(python, "-m", "lab.deployed.without_fusion", *rest))

@@ -49,8 +49,7 @@ class DrafterLog(Base):
 class Log(Base):
     """A recording: the target's texts and costs, and every model drafter's guesses.
 
-    `target`: the folder of the model whose embedding tells how near a guess came, for CoSine's routing. It is not
-    recorded: a replay names it. None: only equal tokens agree.
+    `target`: the folder of the model whose embedding rates guesses for CoSine's routing; None: only equal tokens agree.
     """
 
     costs: str  # the target's StepCosts as JSON
@@ -72,10 +71,7 @@ class Log(Base):
 
 
 def lengthened(log: Log, tokens: Listed[int], seed: int) -> Log:
-    """Return the recording with longer prompts: every other one has so many random tokens before it, in turn.
-
-    Texts and guesses stay as recorded, so this is for what prompts take, not for what is drafted.
-    """
+    """Return the recording with so many random tokens, in turn, before every other prompt; guesses stay as recorded."""
     random_ids, texts = random.Random(seed), list(log.texts)
     for i, text in list(enumerate(texts))[1::2]:
         before = [random_ids.randrange(log.vocab_size) for _ in range(tokens[i // 2 % len(tokens)])]
@@ -84,7 +80,7 @@ def lengthened(log: Log, tokens: Listed[int], seed: int) -> Log:
 
 
 def with_stated_drafters(log: Log, token_s: float) -> Log:
-    """Return the recording with drafters that take `token_s` for a guess in any batch: bound by reading their weights.
+    """Return the recording with drafters that take `token_s` for a guess in any batch, as if bound by their weights.
 
     Reading a prompt's token takes a READS-th of it.
     """

@@ -1,7 +1,6 @@
-"""Build the deployment that a simulation runs: a machine for each verifier, drafter node and fuser,
-and the beat.
+"""Build the deployment that a simulation runs: machines for verifiers, drafter nodes, the fuser and the beat.
 
-Holds only what the Celery workers do around verifier, drafters and fuser.
+A machine does what a Celery worker does around its segment.
 """
 
 import random
@@ -49,8 +48,7 @@ FUSE_S = 0.0003  # a batch of trees, measured
 
 
 def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFree) -> World:
-    """Build a deployment as the variant has it; every machine that fuses gets drafters of its own from
-    `model_free`."""
+    """Build a deployment as the variant says; each machine that fuses gets new drafters from `model_free`."""
     settings = Settings().model_copy(update=variant.settings)
     names = tuple(log.drafters) if variant.drafters is None else variant.drafters
     nodes = [own for each in setting.nodes or [(name,) for name in names] if (own := _of(each, names))]
@@ -98,7 +96,7 @@ def _node_of(names: tuple[str, ...]) -> str:
 
 
 def _wires(setting: Setting, nodes: list[tuple[str, ...]]) -> dict[str, Wire]:
-    """Return each machine's way to the fuser, by mailbox; verifiers are one server and share theirs."""
+    """Return each machine's link to the fuser, by mailbox; verifiers share one."""
     if not setting.links:
         return {}
     shared = Wire(setting.links[VERIFIERS])
@@ -108,15 +106,14 @@ def _wires(setting: Setting, nodes: list[tuple[str, ...]]) -> dict[str, Wire]:
 
 
 def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
-    """Return the model-free drafters of a variant: its own, or as its plan has them."""
+    """Name the model-free drafters of a variant: its own, or its plan's."""
     if variant.model_free is not None:
         return variant.model_free
     return MODEL_FREE if plan_of(settings).model_free else ()
 
 
 def _add_local(world: World, names: tuple[str, ...]) -> None:
-    """Add one machine for everything: a step, and the drafts for the next one, in turn on one
-    clock."""
+    """Add one machine for everything: a step, and the drafts for the next one, in turn on one clock."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
     segment, fuser = node_of(world, names, LOCAL, clock), fuser_of(world)
@@ -145,7 +142,7 @@ def _add_local(world: World, names: tuple[str, ...]) -> None:
 
 
 def _add_gate(world: World) -> None:
-    """Add the machine where requests come in that wait for no other to end."""
+    """Add the machine where requests at stated times come in."""
     clock = SimClock()
 
     def handle(mail: list[None]) -> float | None:
@@ -179,7 +176,7 @@ def _add_verifier(world: World, name: str) -> None:
 
 
 def _go_on(world: World, verifier: SimVerifier) -> None:
-    """Record the ended texts, and admit the next one for each in a closed loop."""
+    """Record the ended requests, and in a closed loop admit the next one for each."""
     for record in verifier.segment.take_ended():
         world.ended.append(record)
         verifier.requests -= 1

@@ -1,8 +1,6 @@
-"""Hold the state of a simulation: the real verifiers, drafters and fusers over a log, and the texts
-still to come.
+"""Hold the state of a simulation: the real verifiers, drafters and fusers over a recording, and requests to come.
 
-Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of
-them.
+Schedule, routes, lengths, fusion, batches and waits are those of `app`.
 """
 
 from collections import Counter, deque
@@ -49,30 +47,22 @@ MakeModelFree = Callable[[], list[Drafter]]  # makes new model-free drafters
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The machines of a simulation: sequences at once, verifiers, how much slower one is than
-    measured, and a hop.
-
-    `is_local`: no network; one process drafts and verifies in turn, on the same cores
-    (`app.pipeline.LocalPipeline`).
-    """
+    """The machines of a simulation, and the requests at once."""
 
     streams: int = 8
     verifiers: int = 1
-    slowdown: float = 1.0
+    slowdown: float = 1.0  # of the target, over its step costs
     hop_s: float = 0.0005
     seed: int = 0
-    is_local: bool = False
+    is_local: bool = False  # one process drafts and verifies in turn, on the same cores
     drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
     shared: Sharing | None = None  # one device for the target and its drafters
     nodes: tuple[tuple[str, ...], ...] = ()  # the drafters of each node; none: each drafter on a node of its own
     is_one_core: bool = False  # do all nodes and the fuser wait for one core?
-    # Are verifiers, fuser and store on one host? Then only nodes are a hop away, as their calls are.
-    is_hub: bool = False
-    host_s: float = 0.0  # what a verifier's own Python takes a round beside the target
-    trees_s: float = (
-        0.0  # and more where mail has come, its calls of a store whose core drafters are at work on included
-    )
-    mail_s: float = 0.0  # what a batch of mail takes a node or a fuser
+    is_hub: bool = False  # verifiers, fuser and store are on one host, and nodes and their calls a hop away
+    host_s: float = 0.0  # of a verifier's Python in a round, beside the target
+    trees_s: float = 0.0  # more of it in a round with mail
+    mail_s: float = 0.0  # of a node or fuser for a batch of mail
     # By drafter, and of all verifiers together under VERIFIERS, to the fuser in the centre; none: a hop for all.
     links: Mapping[str, Link] = field(default_factory=dict)
     stages: int = 1  # devices in a row that a step passes, each with a part of the target
@@ -97,7 +87,7 @@ class SimVerifier:
 
 @dataclass(slots=True)
 class World:
-    """All machines of a simulation, and the texts still to come."""
+    """All machines of a simulation, and the requests still to come."""
 
     log: Log
     variant: Variant
@@ -142,7 +132,7 @@ class World:
             raise RuntimeError(f"{total - len(self.ended)} texts never ended")
 
     def admit(self, now_s: float) -> None:
-        """Start the next text, if there is one, at the verifier with the fewest requests."""
+        """Start the next request, if there is one, at the verifier with the fewest."""
         if not self.waiting:
             return
         request_id = self.waiting.popleft()
@@ -193,7 +183,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
 
 
 def agreement_of(world: World) -> Agreement:
-    """Return how drafts are rated for CoSine's routing: as a deployment does, where the log's target is at hand."""
+    """Return how CoSine's routing rates drafts: by the target's embedding, or by equal tokens without a target."""
     target = world.log.target if plan_of(world.settings).routing == "cosine" else None
     return same_tokens if target is None else RATED(target)
 
@@ -206,7 +196,7 @@ def costs_of(world: World) -> StepCosts:
 
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
-    """Build a node of these model drafters over the log; several share their tokens as the settings have it."""
+    """Build a node of these model drafters over the log."""
     plan = plan_of(world.settings)
     is_shared = plan.fusion == "token" and len(names) > 1
     models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
@@ -222,11 +212,11 @@ def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
 
 
 def fuser_of(world: World) -> Fuser:
-    """Build a fuser with model-free drafters of its own, as every process has them."""
+    """Build a fuser with new model-free drafters."""
     return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store), calibration(world.settings))
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
-    """Return the trees as the setting or the variant changes them before the verifier sees them."""
+    """Return the trees as the setting or the variant changes them."""
     shape = world.setting.reshape or (lone if world.variant.without == "fusion" else None)
     return [shape(tree) if shape else tree for _, tree in trees]

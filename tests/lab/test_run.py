@@ -74,24 +74,24 @@ def test_a_tiny_target_in_this_process(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "sentence"),
     [
         (["--streams", "0"], "'0' is no whole number from 1"),
         (["--hosts", "99"], "at most 32 hosts"),
         (["--rates", "0"], "rates are more"),
     ],
 )
-def test_a_wrong_flag_is_refused(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_flag_is_refused(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--in", "process", *flags])
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [(["--prompts", "9"], "one has 4"), (["--ways", "nothing"], "no way 'nothing'")]
+    ("flags", "sentence"), [(["--prompts", "9"], "one has 4"), (["--ways", "nothing"], "no way 'nothing'")]
 )
-def test_what_cannot_be_run_is_told_in_a_sentence(
-    recorded: list[str], flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_run_is_refused_in_a_sentence(
+    recorded: list[str], flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*recorded, *flags]) == 1
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
