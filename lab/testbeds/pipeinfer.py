@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+from lab.simulate.load import RequestTimes
 from lab.simulate.log import Log
 from lab.testbeds.roofline import context_s, guess_s, step_costs
 from lab.testbeds.worlds import WorldSpec
@@ -48,16 +49,13 @@ class Sequence:
 
 @dataclass(slots=True)
 class Served:
-    """What came of a simulation; seconds by request."""
+    """What came of a simulation."""
 
-    requests_s: list[float] = field(default_factory=list)
-    firsts_s: list[float] = field(default_factory=list)
+    requests: list[RequestTimes] = field(default_factory=list)
     last_s: float = 0.0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    busy_s: float = 0.0  # of the first stage
-    tokens_s: list[float] = field(default_factory=list)  # a token after the first, by request
     lengths: Counter[int] = field(default_factory=Counter)  # drafted tokens of a run, prompts left out
     batches: Counter[int] = field(default_factory=Counter)  # runs that enter the first stage as one
     batch_s: dict[int, float] = field(default_factory=dict)  # and the seconds of those of so many
@@ -154,7 +152,6 @@ class PipeInfer:
     def _record(self, runs: list[Run], seconds: float) -> None:
         """Record a pass that the first stage takes."""
         served, size = self.served, len(runs)
-        served.busy_s += seconds
         served.lengths.update(run.rows if run.is_draft else 0 for run in runs if run.is_draft or run.sequence.known)
         served.batches[size] += 1
         served.batch_s[size] = served.batch_s.get(size, 0.0) + seconds
@@ -219,9 +216,9 @@ class PipeInfer:
             run.is_cancelled = True
         one.turn, one.drafted = one.turn + 1, len(one.right)
         served = self.served
-        served.requests_s.append(now_s - one.began_s)
-        served.firsts_s.append(one.first_s)
-        served.tokens_s.append((now_s - one.began_s - one.first_s) / max(1, len(one.right) - 1))
+        total_s = now_s - one.began_s
+        token_s = (total_s - one.first_s) / max(1, len(one.right) - 1)
+        served.requests.append(RequestTimes(total_s, one.first_s, token_s))
         served.tokens += len(one.right)
         served.last_s = now_s
         if not self._is_open:

@@ -22,7 +22,7 @@ import torch
 from app.state import Guess
 from lab.simulate.log import DEPTH, DrafterLog, Log, Text
 from lab.testbeds.roofline import context_s, guess_s, prompt_token_s, step_costs
-from lab.testbeds.worlds import AcceptanceSpec, WorldSpec
+from lab.testbeds.worlds import AcceptanceSpec, DrafterSpec, WorldSpec
 
 VOCAB = 50_000
 SAMPLE = 20_000  # tokens by which skills are found
@@ -42,6 +42,13 @@ class Drawn(NamedTuple):
 
     right: np.ndarray  # (T,) bool
     confidence: np.ndarray  # (T,) float64
+
+
+def wanted_of(world: WorldSpec, data: str, count: int) -> list[Wanted]:
+    """Return texts of a data set's lengths, of each domain in turn."""
+    load, domains = world.loads[data], world.domains
+    lengths = round(load.prompt_tokens.value), round(load.output_tokens.value)
+    return [Wanted(domains[i % len(domains)], *lengths) for i in range(count)]
 
 
 def made(world: WorldSpec, wanted: Listed[Wanted], seed: int) -> Log:
@@ -80,6 +87,32 @@ def drafter_log(world: WorldSpec, name: str, guesses: tuple[tuple[tuple[Guess, .
         read_s=prompt_token_s(world, name),
         context_s=context_s(world, name),
     )
+
+
+def over_recording(world: WorldSpec, log: Log, mixture: str) -> tuple[WorldSpec, Log]:
+    """Return the world with a recording's drafters in the places of its own, and the recording at the world's costs.
+
+    `mixture`: the drafter that was trained on the mixture. Raises ValueError where the world has too few places.
+    """
+    names: Listed[str] = [name for name in log.drafters if name != mixture]
+    experts = [one for one in world.drafters.values() if one.domain]
+    mixed = [one for one in world.drafters.values() if not one.domain]
+    if not experts:
+        names, experts = names[:1] or [mixture], mixed
+    if len(names) > len(experts):
+        raise ValueError(f"the recording has {len(names)} experts, the world places for {len(experts)}")
+    placed: dict[str, DrafterSpec] = dict(zip(names, experts, strict=False))
+    if mixture in log.drafters and mixture not in placed:
+        placed[mixture] = mixed[0]
+    own = world.model_copy(update={"drafters": placed})
+    drafters = {name: drafter_log(own, name, log.drafters[name].guesses) for name in placed}
+    return own, log.model_copy(update={"costs": step_costs(own).dumps(), "drafters": drafters})
+
+
+def half(log: Log, first: int) -> Log:
+    """Return every second text of a recording, from the first or the second one on."""
+    drafters = {name: own.model_copy(update={"guesses": own.guesses[first::2]}) for name, own in log.drafters.items()}
+    return log.model_copy(update={"texts": log.texts[first::2], "drafters": drafters})
 
 
 def tokens_a_round_of(world: WorldSpec, name: str, domain: str) -> float:
