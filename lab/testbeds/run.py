@@ -1,8 +1,8 @@
-"""`./paceline bench testbeds`: simulate the testbeds of CoSine and FASER: arms in worlds of stated numbers.
+"""`./paceline lab testbeds`: simulate the testbeds of CoSine and FASER: arms in worlds of stated numbers.
 
 The code that decides is the one that serves; devices, links, memory and prices are those of `lab/worlds`, drafts are
 made with stated statistics or recorded. Stated worlds are points with one seed. With `--fitted`, arms run in the worlds
-of `lab/worlds/fitted.json`, which fit the paper's baselines, and figures are bands over these (docs/testbeds.md).
+of `lab/worlds/fitted.json`, which fit the paper's baselines, and figures are bands over these (docs/papers.md).
 """
 
 import argparse
@@ -65,10 +65,10 @@ def main(argv: Listed[str] | None = None) -> int:
     try:
         worlds = {name: read_world(FOLDER / f"{name}.json") for name in names}
     except WorldError as error:
-        print(f"paceline bench testbeds: {error}", file=sys.stderr)
+        print(f"paceline lab testbeds: {error}", file=sys.stderr)
         return 2
     print(flags(args.paper, worlds), flush=True)
-    head = heading("bench testbeds", argv)
+    head = heading("lab testbeds", argv)
     if args.fitted:
         (args.out / f"testbeds-{args.paper}-fitted.json").write_text(dumps(head | fitted(args.paper)))
         return 0
@@ -81,7 +81,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench testbeds", __doc__)
+    parser = parser_of("lab testbeds", __doc__)
     parser.add_argument("paper", choices=sorted(ARMS), help="whose testbed")
     parser.add_argument("--fitted", action="store_true", help="bands over the fitted worlds, each under its own load")
     known = [name for paper in sorted(ARMS) for name in world_names(paper, FOLDER)]
@@ -122,7 +122,7 @@ def stated(paper: str, world: WorldSpec, args: argparse.Namespace) -> dict[str, 
     """Run a stated world under the loads that the arguments ask for; print the quotients, and return all figures."""
     data = args.data or next(iter(world.loads))
     if data not in world.loads:
-        raise SystemExit(f"paceline bench testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
+        raise SystemExit(f"paceline lab testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
     place = _recorded(world, args.log, args.mixture) if args.log else _made(world, data)
     length = round(world.acceptance.length.value)
     drafts = statistics(place.source(FEWEST_TEXTS * len(world.domains), args.seed), length)
