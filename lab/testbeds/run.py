@@ -23,11 +23,12 @@ from lab.simulate.log import Log
 from lab.testbeds.arms import ARMS, Arm
 from lab.testbeds.comparisons import COMPARISONS, READINGS, bands, compared
 from lab.testbeds.figures import Figures
+from lab.testbeds.fitted import read_fitted
 from lab.testbeds.flags import flags
 from lab.testbeds.play import alone, play, tuned
 from lab.testbeds.tables import arms_table, bands_table, compared_table, drafts_table
 from lab.testbeds.texts import half, made, over_recording, statistics, wanted_of
-from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_fitted, read_world, world_names
+from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world, world_names
 
 RESULTS = ROOT / "lab" / "results"
 TRACES = {name: ROOT / "bench" / "data" / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}

@@ -1,13 +1,12 @@
-"""Make texts and drafters whose statistics are stated, as a recording that the simulator replays.
+"""Make texts and drafts of stated statistics (`AcceptanceSpec`), as a recording that the simulator replays.
 
-How hard a text's tokens are is an AR(1) process h. Drafter n is right about a token where its margin
+The hardness h of a text's tokens is an AR(1) process. A drafter is right about a token where its margin
 
-    m = skill - sqrt(c) h - sqrt(1 - c) e > 0,    e its own noise, c the correlation between drafters,
+    m = skill - sqrt(c) h - sqrt(1 - c) e > 0,    e its own noise, c the correlation between drafters.
 
-and its confidence is the chance of that, given a view of m with noise: so it is calibrated, and the noise
-sets how well it tells right from wrong. After its first wrong token a chain goes on, all of it wrong. Two
-wrong drafters guess alike with a stated chance. Skills are found by bisection so that chains of the stated
-length give the stated tokens a round; texture and all else in it are the world's (`AcceptanceSpec`).
+Its confidence is the chance of that given m with noise, so that it is calibrated; the noise sets the area under its
+ROC. Behind its first wrong token all of a chain is wrong. Two wrong drafters guess the same token with a stated chance.
+Skills are found by bisection, so that chains of the stated length give the stated tokens a round.
 """
 
 from collections.abc import Callable, Mapping
@@ -158,7 +157,7 @@ def _skill(spec: AcceptanceSpec, tokens_a_round: float) -> float:
 
 @lru_cache
 def _noise(skill: float, wanted: float) -> float:
-    """Find the noise of the view of the margin with which the confidence has this AUC."""
+    """Find the noise of the margin with which the confidence has this AUC."""
     draws = np.random.default_rng(0)
     margin = skill + draws.standard_normal(SAMPLE)
 
@@ -220,10 +219,7 @@ def _chains(tokens: tuple[int, ...], drawn: Drawn, wrong: Listed[int]) -> tuple[
 
 
 def statistics(log: Log, length: int) -> dict[str, dict[str, float]]:
-    """Return the tokens a round that each drafter has by domain with chains of `length`, and a guess right of any.
-
-    "any": as if whichever drafter is right were asked, wherever one is.
-    """
+    """Return each drafter's tokens a round of `length` by domain; "any": a guess of any drafter is right."""
     names: Mapping[str, list[str]] = {name: [name] for name in log.drafters} | {"any": [*log.drafters]}
     found: dict[str, dict[str, float]] = {}
     for name, own in names.items():

@@ -2,7 +2,7 @@
 
 Each number stands with its source, `[value, "source"]`, or "assumed". A world may be `like` another file of its folder,
 which it changes in part. `free` bounds the numbers that are not known, each by its place (`*`: in all entries of a
-mapping); `fitted.json` has values of these with which a world fits what a paper says of its baselines.
+mapping).
 """
 
 import json
@@ -242,44 +242,9 @@ class WorldSpec(Part):
         return sorted({one.domain for one in self.drafters.values() if one.domain}) or ["all"]
 
 
-class FittedLoad(Part):
-    """Closed loops of `batch` requests of a data set, `texts` in all, made with a seed."""
-
-    data: str
-    batch: int
-    texts: int
-    seed: int
-
-
-class FittedSpec(Part):
-    """A world that fits a paper's baselines: values of the free numbers of another, and what it is run under."""
-
-    like: str
-    readings: tuple[str, ...]  # of the paper's baselines, which it fits
-    sample: int  # its number among the sampled worlds
-    load: FittedLoad
-    facts: Mapping[str, tuple[float, float, float]]  # a baseline's figure, and the bounds that it has to lie in
-    fit_error: float  # the largest distance of a fact from the middle of its bounds; 1: at a bound
-    values: Mapping[str, float]
-
-
-class FittedFile(Part):
-    """The fitted worlds by name, and how they were chosen."""
-
-    about: str
-    commit: str  # where the code that sampled them is
-    seed: int  # of the sampling
-    worlds: Mapping[str, FittedSpec]
-
-
 def world_names(paper: str, folder: Path = FOLDER) -> list[str]:
     """List the stated worlds of a paper."""
     return sorted(path.stem for path in folder.glob(f"{paper}-*.json"))
-
-
-def read_fitted(folder: Path = FOLDER) -> Mapping[str, FittedSpec]:
-    """Read the fitted worlds. Raises OSError, pydantic.ValidationError."""
-    return FittedFile.model_validate_json((folder / "fitted.json").read_text()).worlds
 
 
 def read_world(path: Path) -> WorldSpec:

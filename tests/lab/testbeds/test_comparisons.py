@@ -6,8 +6,9 @@ from lab.simulate.load import RequestTimes
 from lab.testbeds.arms import ARMS
 from lab.testbeds.comparisons import COMPARISONS, READINGS, band, bands, compared, order_kept, verdict
 from lab.testbeds.figures import Figures
+from lab.testbeds.fitted import read_fitted
 from lab.testbeds.tables import bands_table
-from lab.testbeds.worlds import FOLDER, read_fitted, read_world
+from lab.testbeds.worlds import FOLDER, read_world
 
 
 def figures(tokens_per_s: float, request_s: float = 1.0, price_per_h: float = 1.0) -> Figures:

@@ -9,11 +9,12 @@ import pytest
 
 from app.config import ROOT
 from lab.testbeds.arms import off
+from lab.testbeds.fitted import read_fitted
 from lab.testbeds.flags import flags, servable
 from lab.testbeds.play import play
 from lab.testbeds.roofline import context_s, guess_s, kv_tokens, peak_flops, price_per_h, step_costs
 from lab.testbeds.texts import Wanted, made
-from lab.testbeds.worlds import FOLDER, LoadSpec, Number, WorldError, WorldSpec, read_fitted, read_world, world_names
+from lab.testbeds.worlds import FOLDER, LoadSpec, Number, WorldError, WorldSpec, read_world, world_names
 
 DOCUMENT = ROOT / "docs" / "papers.md"
 NAMES = [*world_names("cosine"), *world_names("faser")]
