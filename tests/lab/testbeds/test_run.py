@@ -10,7 +10,7 @@ from lab.simulate.log import Log
 from lab.testbeds import arms, run
 from lab.testbeds.arms import ARMS, Arm
 from lab.testbeds.play import tuned
-from lab.testbeds.texts import Wanted, made, over_recording
+from lab.testbeds.texts import Wanted, half, made, over_recording
 from lab.testbeds.worlds import FOLDER, Number, WorldSpec, read_world
 
 
@@ -114,6 +114,16 @@ def test_a_recordings_drafters_take_the_worlds_places() -> None:
     )
     with pytest.raises(ValueError, match="6 experts"):
         over_recording(world, more, "own-mixture")
+
+
+def test_a_recording_is_divided_into_texts_to_measure_and_texts_to_choose_on() -> None:
+    world = read_world(FOLDER / "faser-32b.json")
+    log = made(world, [Wanted("all", 4, 10)] * 5, 0)
+    measured, other = half(log, 0), half(log, 1)
+    assert (measured.texts, other.texts) == (log.texts[::2], log.texts[1::2])
+    guesses = log.drafters["qwen3-0.6b"].guesses
+    assert measured.drafters["qwen3-0.6b"].guesses == (guesses[0], guesses[2], guesses[4])
+    assert other.drafters["qwen3-0.6b"].guesses == (guesses[1], guesses[3])
 
 
 def _with_mixture(world: WorldSpec, tokens: float) -> WorldSpec:
