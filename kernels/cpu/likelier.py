@@ -37,19 +37,6 @@ class Count(NamedTuple):
     logits: np.ndarray  # (threads, n, PIECE * LANES) float32
 
 
-def likelier_reference(
-    states: np.ndarray, norm: np.ndarray, epsilon: float, head: np.ndarray, bias: np.ndarray, tokens: np.ndarray
-) -> np.ndarray:
-    """Count as the specification does.
-
-    states (n, d), norm (d,), head (V, d), bias (V,), all float32; tokens (n,) int64 -> (n,) int64.
-    """
-    scaled = states / np.sqrt(np.square(states).mean(1, keepdims=True) + epsilon)
-    logits = (norm * scaled) @ head.T + bias
-    counts: np.ndarray = (logits > np.take_along_axis(logits, tokens[:, None], 1)).sum(1)
-    return counts
-
-
 @entry
 def count_likelier(m: Model, c: Count, thread: int) -> None:
     """Compute one thread's share of the counts."""

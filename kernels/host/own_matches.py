@@ -10,7 +10,6 @@ with the wider chance as `prior`, whose own is FOLLOWED. A text is searched, not
 tokens take less than a microsecond, and an index is more memory than the caches keep beside a target.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,19 +40,6 @@ class Copies(NamedTuple):
     tokens: np.ndarray  # (N,) int64
     chances: np.ndarray  # (N,) float64
     ends: np.ndarray  # (B,) int64
-
-
-def match_reference(tokens: Sequence[int]) -> tuple[int, int]:
-    """Return where the match of a text goes on, and its length; the specification."""
-    end = len(tokens)
-    for size in SIZES:
-        for place in range(end - 1, size - 1, -1):
-            length = 0
-            while length < min(place, LONGEST) and tokens[place - 1 - length] == tokens[end - 1 - length]:
-                length += 1
-            if length >= size:
-                return place, length
-    return 0, 0
 
 
 @entry

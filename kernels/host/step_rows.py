@@ -61,23 +61,6 @@ class Rows(NamedTuple):
     wide: np.ndarray  # its rows, where these are more
 
 
-def write_rows_reference(entries: Entries, page_table: np.ndarray, page_tokens: int) -> list[list[int]]:
-    """Return [id, depth, ancestors, position, slot, whether its token is wanted] of each row; the specification."""
-    rows: list[list[int]] = []
-    parents = iter(entries.parents.tolist())
-    for length, nodes, start, at, is_final in zip(*(one.tolist() for one in entries[:5]), strict=True):
-        above = [*range(-1, length - 1), *(length - 1 + next(parents) for _ in range(nodes))]
-        paths: list[list[int]] = []
-        for row, parent in enumerate(above):
-            paths.append([*(paths[parent] if parent >= 0 else ()), row])
-            depth, (page, offset) = len(paths[row]) - 1, divmod(start + row, page_tokens)
-            sees = sum(1 << one for one in paths[row]) if row < BITS else 0
-            slot = int(page_table[at, page]) * page_tokens + offset
-            is_wanted = is_final and row >= length - 1
-            rows.append([int(entries.ids[len(rows)]), depth, sees, start + depth, slot, int(is_wanted)])
-    return rows
-
-
 @entry
 def write_rows(
     entries: Entries, page_table: np.ndarray, page_tokens: int, choices: Choices, rows: Rows, chosen: Choices

@@ -11,7 +11,6 @@ for another number of rows. Rows are packed, float32.
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from kernels.cpu.products.linear import linear
@@ -21,12 +20,6 @@ from kernels.cpu.threads import take, team, words
 from kernels.jit import entry
 
 SHARED = 2**23  # multiply-adds from which other threads are woken: they come too late for fewer
-
-
-def packed_linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Compute x W^T + b as the specification: x (..., K), weight (N, K), bias (N,) or None -> (...,
-    N), float32."""
-    return F.linear(x, weight, bias)
 
 
 @entry
