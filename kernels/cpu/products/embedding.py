@@ -10,9 +10,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.format_tile import expander
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.linear import CHUNK, scratch
+from kernels.cpu.products.tile import expander
 from kernels.cpu.simd import BYTES, LANES, address, index, load_one, nothing, op, store_one
 from kernels.jit import Native
 

@@ -13,17 +13,29 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from kernels.cpu.products.format_tile import expander, named, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.products.integer_tile import product_of as integer_product_of
-from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
+from kernels.cpu.products.tile import (
+    AHEAD,
+    PAIR_ROWS,
+    ROWS,
+    expander,
+    height,
+    named,
+    pair_of,
+    product_more,
+    product_of,
+    stream,
+    stream_half,
+    stream_pair,
+    tallest,
+)
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
 from kernels.jit import Native, kernel
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
-AHEAD = 2048  # bytes that memory is asked for before they are needed
 CHUNK = 96  # lines of W that more rows than a tile's go over together: 6 KiB
 WIDEST = 256  # lines of the largest group
 ARGUMENTS = 10  # of `linear`, and of every kernel behind an address
@@ -46,12 +58,12 @@ def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: i
     sums are stored between as they are.
     """
     if count == 2:
-        stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo)
+        stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo, 0)
     elif rows <= ROWS:
         stream(rows, x, ldx, w, BYTES, depth, out, ldo, w + AHEAD)
     else:
-        one = height(rows)
-        two = one + height(rows - one)
+        one = height(rows, ROWS)
+        two = one + height(rows - one, ROWS)
         for k in range(0, depth, CHUNK):
             size, of, line = min(CHUNK, depth - k), x + 4 * k, w + k * BYTES
             ask = line + CHUNK * BYTES
@@ -113,7 +125,7 @@ def _stored(form: Format) -> Native:
 
     def multiply_stored(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
         if count == 2:
-            pair(x, ldx, w, depth, out, ldo)
+            pair(1, x, ldx, w, depth, out, ldo)
         elif rows <= in_tiles:
             product(rows, x, ldx, w, depth, out, ldo)
         else:
