@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.jit import entry
+from kernels.sampling.parameters import ParameterArrays, padding_values
 
 BITS = 64  # of what a row sees
 NOWHERE = -1  # slot of a padding row
+FLOATS, INTS, LONGS = (padding_values(kind) for kind in (np.float32, np.int32, np.int64))
 
 
 class Entries(NamedTuple):
@@ -32,17 +34,6 @@ class Entries(NamedTuple):
     finals: np.ndarray  # (B,) bool, whether tokens are wanted of it
     ids: np.ndarray  # (T,) int64
     parents: np.ndarray  # (N,) int64, 0: the entry's last token, else the node of that number
-
-
-class Choices(NamedTuple):
-    """How tokens are chosen, by row of the page table or of the step (`kernels.sampling.choices.Limits`)."""
-
-    temperature: np.ndarray  # float32
-    top_k: np.ndarray  # int32
-    top_p: np.ndarray  # float32
-    log_min_p: np.ndarray  # float32
-    seed: np.ndarray  # int64
-    choice: np.ndarray  # int64
 
 
 class Rows(NamedTuple):
@@ -63,11 +54,16 @@ class Rows(NamedTuple):
 
 @entry
 def write_rows(
-    entries: Entries, page_table: np.ndarray, page_tokens: int, choices: Choices, rows: Rows, chosen: Choices
+    entries: Entries,
+    page_table: np.ndarray,
+    page_tokens: int,
+    choices: ParameterArrays,
+    rows: Rows,
+    chosen: ParameterArrays,
 ) -> None:
-    """Write the rows of a step, and the choices of those wanted to `chosen`, padded with the likeliest token's.
+    """Write the rows of a step, and the sampling parameters of those wanted to `chosen`.
 
-    page_table: (R, P) int32; choices: (R,) each.
+    page_table: (R, P) int32; choices: of its R rows.
     """
     first, node, want = 0, 0, 0
     for b in range(len(entries.lengths)):
@@ -91,9 +87,12 @@ def write_rows(
             rows.slots[here] = page_table[at, slot // page_tokens] * page_tokens + slot % page_tokens
             if entries.finals[b] and row >= length - 1:
                 rows.wanted[want], rows.position[want] = here, start + depth + 1
-                chosen.temperature[want], chosen.top_k[want] = choices.temperature[at], choices.top_k[at]
-                chosen.top_p[want], chosen.log_min_p[want] = choices.top_p[at], choices.log_min_p[at]
-                chosen.seed[want], chosen.choice[want] = choices.seed[at], choices.choice[at]
+                for i in range(len(choices.floats)):
+                    chosen.floats[i][want] = choices.floats[i][at]
+                for i in range(len(choices.ints)):
+                    chosen.ints[i][want] = choices.ints[i][at]
+                for i in range(len(choices.longs)):
+                    chosen.longs[i][want] = choices.longs[i][at]
                 want += 1
         first += count
     size = len(entries.lengths)
@@ -101,5 +100,9 @@ def write_rows(
     rows.ids[first:], rows.depth[first:], rows.ancestors[first:], rows.positions[first:] = 0, 0, 0, 0
     rows.slots[first:] = NOWHERE
     rows.wanted[want:], rows.position[want:] = 0, 0
-    chosen.temperature[want:], chosen.top_k[want:], chosen.top_p[want:] = 0.0, 0, 1.0
-    chosen.log_min_p[want:], chosen.seed[want:], chosen.choice[want:] = -np.inf, 0, 0
+    for i in range(len(chosen.floats)):
+        chosen.floats[i][want:] = FLOATS[i]
+    for i in range(len(chosen.ints)):
+        chosen.ints[i][want:] = INTS[i]
+    for i in range(len(chosen.longs)):
+        chosen.longs[i][want:] = LONGS[i]

@@ -17,7 +17,7 @@ from app.engine.early_exit.rows import Decisions, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
-from app.engine.sampling import choice_of, is_penalised, is_shaped, row_of, token_logprobs
+from app.engine.sampling_parameters import choice_of, is_penalised, is_shaped, row_of, token_logprobs
 from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry

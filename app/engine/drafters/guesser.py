@@ -13,7 +13,7 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.features import Features
 from app.engine.packing import plan
-from app.engine.sampling import choice_of
+from app.engine.sampling_parameters import choice_of
 from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import BatchEntry, CachedSequence, Guess, Tree

@@ -17,14 +17,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from app.engine.sampling import choice_of
+from app.engine.sampling_parameters import choice_of
 from app.request import Sampling
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
 from kernels.attention.work_list import ITEM, Work, WorkList
 from kernels.cpu.attention_work import list_work, write_work
-from kernels.host.step_rows import Choices, Entries, Rows, write_rows
-from kernels.sampling.choices import RowChoices, limits_of
+from kernels.host.step_rows import Entries, Rows, write_rows
+from kernels.sampling.choices import RowChoices
+from kernels.sampling.parameters import PARAMETERS, limits_of, parameter_arrays
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
 TIERS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that have their arrays ready
@@ -113,30 +114,22 @@ class RowTensors:
     choices: RowChoices  # of the N wanted rows
 
 
-CHOICE_TYPES = {
-    "temperature": np.float32,
-    "top_k": np.int32,
-    "top_p": np.float32,
-    "log_min_p": np.float32,
-    "seed": np.int64,
-    "choice": np.int64,
-}
-
-
 NO_WORK = WorkList(np.zeros((0, ITEM), np.int32), np.zeros(0, np.int32), np.zeros(0, np.int32), 0)
 
 
 class SequenceLimits:
-    """The numbers by which the tokens of sequences are chosen, by row of the page table."""
+    """The sampling parameters of sequences, by row of the page table."""
 
     def __init__(self, rows: int, vocab_size: int) -> None:
-        self.table: Final = Choices(**{name: np.zeros(rows, kind) for name, kind in CHOICE_TYPES.items()})
+        self._by_name = {name: np.zeros(rows, kind) for name, (kind, _) in PARAMETERS.items()}
+        self.table: Final = parameter_arrays(self._by_name)
         self._vocab_size = vocab_size
 
     def enter(self, row: int, sampling: Sampling) -> None:
         """Write the numbers of a sequence that got a row."""
-        for own, limit in zip(self.table, limits_of(choice_of(sampling), self._vocab_size), strict=True):
-            own[row] = limit
+        limits = limits_of(choice_of(sampling), self._vocab_size)
+        for name, own in self._by_name.items():
+            own[row] = getattr(limits, name)
 
 
 class Move(NamedTuple):
@@ -274,6 +267,8 @@ def fields(size: Size, page_tokens: int) -> Fields:
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
+    kinds = {np.float32: floats, np.int32: ints, np.int64: longs}
+    parameters = {name: (kinds[kind], (N,)) for name, (kind, _) in PARAMETERS.items()}
     M, width, C = size.moves, moved_pages(page_tokens), size.changes
     rooms = {"narrow": size.narrow or WorkRoom(0, 0), "wide": size.wide or WorkRoom(0, 0)}
     lists = {
@@ -282,11 +277,11 @@ def fields(size: Size, page_tokens: int) -> Fields:
         for field, shape in (("items", (room.items, ITEM)), ("count", (1,)), ("slices", (T,)), ("place", (T,)))
     }
     return {
-        "ancestors": (longs, (T,)), "seed": (longs, (N,)), "choice": (longs, (N,)), "position": (longs, (N,)),
+        "ancestors": (longs, (T,)), "position": (longs, (N,)),
         "ids": (ints, (T,)), "positions": (ints, (T,)), "slots": (ints, (T,)), "depth": (ints, (T,)),
         "wanted": (ints, (N,)), "prefix": (ints, (B,)), "first_row": (ints, (B,)),
         "narrow": (ints, (B,)), "wide": (ints, (B,)),
-        "top_k": (ints, (N,)), "temperature": (floats, (N,)), "top_p": (floats, (N,)), "log_min_p": (floats, (N,)),
+        **parameters,
         **lists,
         "change_page": (ints, (C,)), "change_at": (longs, (C,)),
         "move_below": (ints, (M,)), "move_length": (ints, (M,)), "move_path": (ints, (M, MAX_TREE_ROWS)),
@@ -317,9 +312,7 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut, page_table: torch.Tensor) -> R
         slots=d["slots"],
         parts=(*narrow, *wide),
         wanted=None if size.wanted is None else d["wanted"],
-        choices=RowChoices(
-            d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], None
-        ),
+        choices=RowChoices(**{name: d[name] for name in PARAMETERS}, position=d["position"], edits=None),
     )
 
 
@@ -341,8 +334,7 @@ def fill(
     """
     host = arrays.turn()
     rows = Rows(*[host[name] for name in Rows._fields])
-    chosen = Choices(*[host[name] for name in Choices._fields])
-    write_rows(layout.entries, page_table, page_tokens, limits.table, rows, chosen)
+    write_rows(layout.entries, page_table, page_tokens, limits.table, rows, parameter_arrays(host))
     for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
         own = listed or NO_WORK
         host[f"{name}_count"][0] = len(own.items)

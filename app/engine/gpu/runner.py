@@ -21,7 +21,7 @@ from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.history import TokenCounts, TokenHistory
 from app.engine.kv.pages import PagePool
-from app.engine.sampling import is_penalised, is_shaped, row_of, token_logprobs
+from app.engine.sampling_parameters import is_penalised, is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence

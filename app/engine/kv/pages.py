@@ -6,12 +6,13 @@ Knows no model and no schedule.
 
 import heapq
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import takewhile
 
 import numpy as np
 import torch
+
+from app.engine.kv.eviction import IdlePages
 
 
 class PagePool:
@@ -31,7 +32,7 @@ class PagePool:
         self._holders = [0] * num_pages
         self._names: dict[int, bytes] = {}
         self._named: dict[bytes, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # named, held by no sequence
+        self._idle = IdlePages()
 
     @property
     def num_free(self) -> int:
@@ -61,7 +62,7 @@ class PagePool:
         for page in reversed(taken):
             self._holders[page] -= 1
             if self._holders[page] == 0 and page in self._names:
-                self._idle[page] = None
+                self._idle.add(page)
             elif self._holders[page] == 0:
                 heapq.heappush(self._free, page)
         del pages[keep:]
@@ -80,7 +81,7 @@ class PagePool:
         """Count one holder more for each page."""
         for page in pages:
             self._holders[page] += 1
-            self._idle.pop(page, None)
+            self._idle.remove(page)
 
     def name(self, page: int, name: bytes) -> None:
         """Name a held page that is full and final. Do nothing if the name or the page already has
@@ -99,7 +100,7 @@ class PagePool:
         if self._free:
             page = heapq.heappop(self._free)
         else:
-            page, _ = self._idle.popitem(last=False)
+            page = self._idle.evict()
             self.unname([page])
         self._holders[page] = 1
         return page

@@ -1,8 +1,8 @@
 """Translate a request's sampling parameters to what kernels take, for every engine.
 
-`app.request.Sampling` goes in; `Choice`, `Row` and `TokenLogprobs` come out. No torch. A new
-sampling parameter is added to `app.request.Sampling`, here, to the kernels of kernels/sampling/ and
-to `web.openai.requests`; no other file knows the parameters one by one.
+A new sampling parameter goes to `app.request.Sampling`, to `choice_of` or `row_of` here, to
+`kernels.sampling.parameters` (which says where its arithmetic goes) and to `web.openai.requests`; no other file knows
+the parameters one by one.
 """
 
 import math
