@@ -21,7 +21,7 @@ from app.engine.packing import PackedBatch
 from app.engine.weights.blocks import dense
 from app.engine.weights.rounding import round_linear
 from app.errors import ModelRefused
-from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.paged_attention import paged_attention
 from kernels.cpu.products.packed_linear import PackedLinear
 
 ATTENTION = "paceline"
@@ -160,11 +160,11 @@ def _attention(
     layout.store(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layout.kinds[layer] = Kind(sliding_window, scale, softcap)
-    out = paged_attention_reference(
+    out = paged_attention(
         query[0].transpose(0, 1),
         layout.kv.keys[layer],
         layout.kv.values[layer],
-        layout.groups(sliding_window),
+        layout.tiles(sliding_window),
         scale,
         softcap,
     )
