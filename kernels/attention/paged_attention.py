@@ -2,11 +2,10 @@
 
     softmax(q K^T * scale + mask) V
 
-A row has the same bits alone, in any batch, as a tree node and at any chunking of its prompt: keys sit in pages of
-fixed width, each (tile of rows, page) pair is one matrix product of at least MIN_ROWS rows (fewer take another matrix
-kernel with other rounding), the maximum is exact in any order, and a tile's pages are summed one after the other. A
-page that a row may not see adds exact zeros. Measured with MKL on AVX2 and on AVX-512 for head dims 1 to 256: it holds
-for 12 and more, and for 4 and 8.
+A row has the same bits alone, in any batch, as a tree node and at any chunking of its prompt: each (tile of rows, page)
+pair is one matrix product of at least MIN_ROWS rows, the maximum is exact in any order, and a tile's pages are summed
+one after the other. A page that a row may not see adds exact zeros. Measured with MKL on AVX2 and AVX-512: it holds for
+head dims 4, 8, and 12 to 256.
 """
 
 from collections.abc import Iterable
@@ -36,7 +35,6 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
 ) -> torch.Tensor:  # (T, H, D)
-    """Attend each packed row to the pages of its own sequence, in float32."""
     q = q * scale
     out = torch.empty_like(q)
     for tile in tiles:

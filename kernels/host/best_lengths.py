@@ -13,7 +13,7 @@ from kernels.jit import entry, kernel
 
 
 class Search(NamedTuple):
-    """What is searched: C candidates' survivals side by side, N in all, and the costs of their tokens in seconds."""
+    """C candidates' survivals side by side, N in all, and the costs of their tokens in seconds."""
 
     survivals: np.ndarray  # (N,) float64, of each candidate falling by depth
     ends: np.ndarray  # (C + 1,) int64, where each candidate's begin
@@ -84,10 +84,7 @@ def best_lengths(search: Search, least_pace: float, hoped_pace: float, best: np.
 
 @kernel
 def sort_tokens(search: Search, worth: np.ndarray, values: np.ndarray, depths: np.ndarray, owners: np.ndarray) -> None:
-    """Write the tokens by rising worth[candidate] - weighted survival, then depth, then candidate.
-
-    A candidate's own tokens stand in that order already, so the candidates' next ones are merged.
-    """
+    """Write the tokens by rising worth[candidate] - weighted survival, then depth, then candidate."""
     size = len(search.weights)
     taken = np.zeros(size, np.int64)
     for at in range(len(values)):

@@ -35,9 +35,8 @@ class Drafts(NamedTuple):
 def merged_trees(given: Drafts, most: int, ends: np.ndarray, places: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Merge the drafts of each tree, and return its nodes' survival, (N,) float64, tree after tree.
 
-    `ends`: (T,) int64, where each tree's nodes end in the outputs; `places`: (N, 3) int64, of each
-    node its token, its parent and where its proposers end in `out`, (N,) int64, which are indexes of
-    the tree's drafts.
+    `ends`: (T,) int64, where each tree's nodes end; `places`: (N, 3) int64, of each node its token, its parent and
+    where its proposers end in `out`, (N,) int64, which are indexes of the tree's drafts.
     """
     survivals = np.empty(len(given.tokens))
     written, named = 0, 0
@@ -62,8 +61,8 @@ def merged_tree(
 ) -> tuple[int, int]:
     """Write the tree of the drafts from `first` to `end` from node `written` and proposer `named` on; return the ends.
 
-    A node of the union is known by a number, 0 the root; its children and its confidences are linked
-    lists, in the order in which drafts brought them.
+    A node of the union is a number, 0 the root; its children and its confidences are linked lists, in the order of the
+    drafts.
     """
     room = given.nodes[end] - given.nodes[first] + 1
     token, child, last, sibling = _links(room), _links(room), _links(room), _links(room)
@@ -156,7 +155,6 @@ def merged_tree(
 
 @kernel
 def _links(room: int) -> np.ndarray:
-    """Return so many links, none set."""
     return np.full(room, -1, np.int64)
 
 
@@ -209,7 +207,6 @@ def write_proposers(
 
 @kernel
 def is_behind(known: int, new: int, by: np.ndarray, confidence: np.ndarray, ranks: np.ndarray) -> bool:
-    """Tell whether a confidence comes behind another one."""
     if confidence[known] != confidence[new]:
         return bool(confidence[known] < confidence[new])
     return bool(ranks[by[known]] > ranks[by[new]])

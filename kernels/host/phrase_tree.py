@@ -2,10 +2,10 @@
 
     p_n(t) = (count_n(t) + DOUBT[n] p_(n-1)(t)) / (total_n + DOUBT[n]),   p_0 = 0
 
-after the last tokens of a node's path, where a sighting in the request's own text counts for OWN ones
-in the tables. Tokens that stand in that text are HERE times as likely, the sum kept. A node's survival
-is the product of the chances on its path. Retrieval (REST, arXiv:2311.08252) as an interpolated n-gram
-model with a cache (Kuhn and De Mori, 1990); how the numbers were found is in docs/decisions/0009.
+after the last tokens of a node's path; a sighting in the own text counts for OWN ones in the tables, tokens that stand
+in it are HERE times as likely, the sum kept. Survival is the product of the chances on a path. Retrieval (REST,
+arXiv:2311.08252) as an interpolated n-gram model with a cache (Kuhn and De Mori, 1990); docs/decisions/0009 has the
+numbers.
 """
 
 from typing import NamedTuple
@@ -57,7 +57,6 @@ class Leaves(NamedTuple):
 
 
 def room(trees: int, nodes: int) -> Guesses:
-    """Return empty guesses for so many trees of so many nodes in all."""
     return Guesses(np.empty((nodes, 2), np.int64), np.empty(nodes), np.empty(trees, np.int64))
 
 
@@ -65,8 +64,8 @@ def room(trees: int, nodes: int) -> Guesses:
 def phrase_trees(tables: PhraseTables, texts: OwnTexts, asked: np.ndarray, fresh: np.ndarray, out: Guesses) -> None:
     """Append new tokens to requests' own texts, and write the tree of each.
 
-    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes wanted,
-    MAX_NODES at most; fresh: int32, the new tokens, one text after the other.
+    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes wanted, MAX_NODES at most;
+    fresh: int32, the new tokens, one text after the other.
     """
     room = MAX_NODES * MAX_CHILDREN
     leaves = Leaves(
@@ -137,7 +136,7 @@ def phrase_tree(
 
 @kernel
 def is_before(nodes: np.ndarray, chances: np.ndarray, i: int, j: int) -> bool:
-    """Return whether leaf i is likelier than leaf j, or as likely and of an earlier parent, or a lower token."""
+    """Tell whether leaf i is likelier than leaf j, or as likely and of an earlier parent, or a lower token."""
     if chances[i, 1] != chances[j, 1]:
         return bool(chances[i, 1] > chances[j, 1])
     if nodes[i, 1] != nodes[j, 1]:

@@ -1,15 +1,14 @@
 """Write a step's rows as a device reads them: what stands in each, what it sees, and how its token is chosen.
 
-The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the
-first of them below the last token. Row r, counted from the entry's first, has
+The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the first
+below the last token. Row r, counted from the entry's first, has
 
     depth(r) = depth(above(r)) + 1            above(r): the row below which it stands
-    sees(r) = sees(above(r)) | 1 << r         0 from row 64 on: so long an entry is a prompt's chunk, without a tree
+    sees(r) = sees(above(r)) | 1 << r         0 from row 64 on: a prompt's chunk, without a tree
     position(r) = start + depth(r)
     slot(r) = pages[(start + r) // S] * S + (start + r) % S
 
-for `start` cached tokens and pages of S tokens. Wanted are the tokens behind an entry's own last one and behind each
-node.
+for `start` cached tokens and pages of S tokens. Wanted are the tokens behind an entry's last token and each node.
 """
 
 from typing import NamedTuple
@@ -37,7 +36,7 @@ class Entries(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The arrays of a step, which hold as many entries and rows or more; what is left over is padding."""
+    """The arrays of a step, which hold as many entries and rows or more; the rest is padding."""
 
     ids: np.ndarray  # int32, as all without another type; padded with 0, as all without another padding
     depth: np.ndarray

@@ -1,14 +1,11 @@
-"""Pack how each row of a batch of logits is turned into a token, as tensors for
-`kernels.sampling.target_token_batch`.
+"""Pack how each row of a batch of logits is turned into a token, as tensors for `target_token_batch`.
 
-Bias, penalties and the allowed-token mask touch few tokens or cost one bit each, so the logits are
-never copied:
+Logits are never copied: `words` holds a bit for every token that is read from them as it is; a token with a bias or a
+penalty has no bit there but is listed as an edit,
 
-  * `words` holds a bit for every token that is read from the logits as it is;
-  * a token with a bias or a penalty has no bit there but is listed as an edit,
-        y = (logit + add) - subtract,
-    in the order and the arithmetic of `kernels.sampling.target_token.shaped`;
-  * a token that is not allowed has neither.
+    y = (logit + add) - subtract,
+
+in the order and the arithmetic of `kernels.sampling.target_token.shaped`; a token that is not allowed has neither.
 """
 
 from collections.abc import Sequence
@@ -111,14 +108,12 @@ def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tenso
 
 
 def meta_edits(num_rows: int, vocab_size: int) -> Edits:
-    """Return edits without data, for compiling."""
     words = torch.empty(num_rows, -(-vocab_size // 32), dtype=torch.int32, device="meta")
     integers, floats = (torch.empty(num_rows + 1, dtype=kind, device="meta") for kind in (torch.int32, torch.float32))
     return Edits(words, integers, integers, floats, floats, longest=100)
 
 
 def meta_choices(num_rows: int, edits: Edits | None) -> RowChoices:
-    """Return choices without data, for compiling."""
     kinds = {name: kind for name, (kind, _) in PARAMETERS.items()} | {"position": np.int64}
     empty = {name: torch.from_numpy(np.empty(num_rows, kind)).to("meta") for name, kind in kinds.items()}
     return RowChoices(**empty, edits=edits)

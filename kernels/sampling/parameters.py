@@ -1,7 +1,7 @@
 """List the sampling parameters of a row of logits: arrays, steps and launchers are made from this table.
 
 A new one is a line of `PARAMETERS`, a field of `Limits` and of `kernels.sampling.choices.RowChoices`, and its
-arithmetic in `kernels.sampling.target_token` and `kernels.sampling.target_token_batch`.
+arithmetic in `target_token` and `target_token_batch`.
 """
 
 import math
@@ -50,7 +50,7 @@ def limits_of(choice: Choice, vocab_size: int) -> Limits:
 
 
 class ParameterArrays(NamedTuple):
-    """An array (R,) of each parameter: by type, for compiled loops, and in the order of `PARAMETERS`."""
+    """An array (R,) of each parameter, by type, in the order of `PARAMETERS`."""
 
     floats: tuple[np.ndarray, ...]  # float32
     ints: tuple[np.ndarray, ...]  # int32
@@ -58,7 +58,6 @@ class ParameterArrays(NamedTuple):
 
 
 def parameter_arrays(by_name: Mapping[str, np.ndarray]) -> ParameterArrays:
-    """Return the arrays of the parameters among those given."""
     return ParameterArrays(
         *(
             tuple(by_name[name] for name, (of, _) in PARAMETERS.items() if of is kind)
@@ -68,5 +67,4 @@ def parameter_arrays(by_name: Mapping[str, np.ndarray]) -> ParameterArrays:
 
 
 def padding_values(kind: Any) -> np.ndarray:
-    """Return the padding values of the parameters of a type, in the order of `PARAMETERS`."""
     return np.array([value for of, value in PARAMETERS.values() if of is kind], kind)

@@ -1,7 +1,4 @@
-"""Lay a packed forward through transformers' modules out: slots to write, and tiles of rows to attend.
-
-A PackedBatch goes in; a Layout for the attention of `hooked` comes out. Knows no weights.
-"""
+"""Lay a packed forward through transformers' modules out: slots to write, and tiles of rows to attend."""
 
 from typing import NamedTuple
 
@@ -16,8 +13,6 @@ CHUNK_HEIGHT = 32  # of the tiles of a longer one
 
 
 class Kind(NamedTuple):
-    """A layer's way of attending, as its model passes it to the attention interface."""
-
     window: int | None
     scale: float
     softcap: float | None
@@ -45,7 +40,6 @@ class Layout:
         self.kv.write(layer, pages, offsets, k[rows], v[rows])
 
     def tiles(self, window: int | None) -> list[Tile]:
-        """Return the tiles for layers with this sliding window (None: no window), made once a forward."""
         if window not in self._tiles:
             self._tiles[window] = [tile for span in self.plan.spans for tile in self._cut(span, window)]
         return self._tiles[window]

@@ -1,14 +1,12 @@
 """Evict KV pages: the one idle for longest goes first.
 
-A page is idle while it is named, so that a sequence with the same beginning may find it, and held by no sequence.
+A page is idle while it is named, so that sequences with the same beginning find it, and no sequence holds it.
 """
 
 from collections import OrderedDict
 
 
 class IdlePages:
-    """The idle pages of a pool, in the order in which they became idle."""
-
     def __init__(self) -> None:
         self._pages: OrderedDict[int, None] = OrderedDict()
 
@@ -16,7 +14,6 @@ class IdlePages:
         return len(self._pages)
 
     def add(self, page: int) -> None:
-        """Add a page that has just become idle."""
         self._pages[page] = None
 
     def remove(self, page: int) -> None:
@@ -24,6 +21,5 @@ class IdlePages:
         self._pages.pop(page, None)
 
     def evict(self) -> int:
-        """Remove and return the page idle for longest."""
         page, _ = self._pages.popitem(last=False)
         return page

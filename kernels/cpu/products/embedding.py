@@ -1,9 +1,7 @@
 """Read one row of a packed weight as float32: a token's embedding.
 
-A block expands to its sixteen rows side by side, exactly as where many rows go over it
-(`kernels.cpu.products.linear`), and the token's own is picked out. So an embedding keeps its file's type, and
-one that is also the head is that head's packed copy: sixteen rows of a few hundred numbers take a
-microsecond, a second copy of the largest weight tens of megabytes.
+A block expands to its sixteen rows side by side, and the token's own is picked out: an embedding keeps its file's type,
+and one that is also the head is that head's packed copy.
 """
 
 from typing import Any

@@ -2,11 +2,9 @@
 
     out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
 
-That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). A block's integer sum
-has one value in any order, on any processor; the sums of blocks are one chain of fused multiply-adds,
-as rising k has them; a row's scales depend on that row alone (`kernels.cpu.products.round_rows`). So a
-row has the same bits alone, in a batch, and on every processor. It is another target than the one of
-float32 rows. `kernels.cpu.products.integer_formats` has each kind of weight: its layout and its scales.
+That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). Integer sums are exact, blocks' sums
+are one chain of fused multiply-adds by rising k, and a row's scales depend on that row alone: a row has the same bits
+alone, in a batch, and on every processor.
 """
 
 from collections.abc import Callable
@@ -40,15 +38,13 @@ _HALF = ir.VectorType(_I8, 2 * LANES)  # what one register of AVX2 holds
 
 
 def instructions() -> str:
-    """Return which instructions multiply bytes on the processor that code is compiled for: vnni,
-    avx2, or any."""
+    """Return which instructions multiply bytes on the processor that code is compiled for: vnni, avx2, or any."""
     if processor_has("avx512vnni") and processor_has("avx512bw"):
         return "vnni"
     return "avx2" if processor_has("avx2") else "any"
 
 
 def _tiles(form: IntegerFormat) -> Any:
-    """Return the tiles of one to ROWS rows by sixteen columns."""
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
@@ -68,7 +64,6 @@ def _tiles(form: IntegerFormat) -> Any:
 
 
 def _add_groups(b: ir.IRBuilder, form: IntegerFormat, w: Any, groups: Any, xs: list[Any], sums: list[Any]) -> list[Any]:
-    """Add all groups of a block times the rows at `xs` to the rows' sums; return them."""
 
     def group(g: Any, sums: list[Any]) -> list[Any]:
         at_group = b.add(w, b.mul(g, integer(form.group_bytes)))
@@ -132,8 +127,7 @@ def _vnni(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> An
 def _avx2(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
     """Compute `_vnni` by sums of pairs in 16 bits.
 
-    They would not hold pairs of bytes up to 255, which go in two parts, w & 127 and w & 128: a pair
-    of the first is at most 2 * 127 * 127, of the second 2 * 128 * 127.
+    They hold no pairs of bytes up to 255, which go in two parts, w & 127 and w & 128.
     """
     if not form.is_eight_bits:
         return b.add(sums, _pairs_of(b, w, x))
@@ -177,7 +171,6 @@ def _at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
 
 
 def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
-    """Load one number and put it in all lanes."""
     if kind is _F32:
         return spread(b, _at(b, where, offset, kind))
     none = ir.Constant(_INTS, ir.Undefined)
@@ -186,5 +179,4 @@ def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
 
 
 def product_of(form: IntegerFormat) -> Any:
-    """Return the product of any number of rounded rows with one block of W; see `packed_product`."""
     return packed_product(f"integer_product_{form.name}", ROWS, _tiles(form))

@@ -59,10 +59,9 @@ def round_row(x: int, size: int, out: int) -> None:
 
 @kernel
 def round_part(rounds: int, x: int, rounded: int, row: int, depth: int, first: int, size: int) -> None:
-    """Round columns `first ... first + size - 1` of a row of x (rows, depth), unless `rounds` is 0: no kernel of
-    the model reads rounded rows.
+    """Round columns `first ...
 
-    `first` and `size` are multiples of BLOCK, up to a rest that no such kernel reads.
+    first + size - 1` of a row of x (rows, depth), multiples of BLOCK, unless `rounds` is 0.
     """
     if rounds != 0:
         to = rounded + (row * (depth // BLOCK) + first // BLOCK) * BLOCK_BYTES

@@ -3,12 +3,9 @@
     out = x W (+ out)
 
 W is float32, or packed as `kernels.cpu.products.formats` says; a packed line becomes the same float32 in registers.
-Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights, and over
-W of either kind. Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read once for all
-of them.
-
-A processor does not look far ahead for what a product needs from memory, so tiles over weights prefetch lines. One or
-two rows take two blocks of W at once: two streams, and enough chains of additions.
+Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights, over W of
+either kind. Six rows by sixteen columns are twelve of AVX2's sixteen registers. Tiles over weights prefetch lines; one
+or two rows take two blocks of W at once: two streams, and enough chains of additions.
 """
 
 from collections.abc import Callable, Iterable
@@ -111,7 +108,6 @@ def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = Fals
 
 
 def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
-    """Return the tiles of these heights over packed weights, which are added to `out`."""
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
@@ -164,7 +160,6 @@ def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
 
 
 def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """Emit `for i in range(count): sums = body(i, sums)`; return the last sums."""
     before, head, inside, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
     b.branch(head)
     b.position_at_end(head)
@@ -198,16 +193,14 @@ def by_height(b: ir.IRBuilder, rows: Any, heights: Iterable[int], emit: Callable
 
 
 def integer(value: int) -> ir.Constant:
-    """Return an int64 as an LLVM constant."""
     return ir.Constant(_I64, value)
 
 
 @kernel
 def height(rows: int, most: int) -> int:
-    """Return the rows of the next tile, of `most` at most.
+    """Return the rows of the next tile, of `most` at most: even parts, for one to four rows take as long as each other.
 
-    Rows are cut into even parts: a tile of one to four takes as long as its chains do, four additions. Nine and eleven,
-    which are rare, have no tile.
+    Nine and eleven, which are rare, have no tile.
     """
     tiles = (rows + most - 1) // most
     even = (rows + tiles - 1) // tiles
@@ -215,7 +208,6 @@ def height(rows: int, most: int) -> int:
 
 
 def _product(name: str, is_fresh: bool = False, every: int = 0) -> Any:
-    """Return the product of any number of rows over float32."""
     tiles = _over_float32(range(1, ROWS + 1), is_fresh=is_fresh, every=every)
 
     def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int, ask: int = 0) -> None:
@@ -249,15 +241,14 @@ def packed_product(name: str, most: int, tiles: Any) -> Any:
 def named(function: Any, name: str) -> Any:
     """Compile a function under a name that no other kernel has.
 
-    numba tells functions of one name and type apart by a number that each process counts anew, and might link
-    another one into what it has kept on disk.
+    numba tells functions of one name and type apart by a number that each process counts anew, and might link another
+    one.
     """
     function.__name__ = function.__qualname__ = name
     return kernel(function)
 
 
 def tallest() -> int:
-    """Return the rows of the largest tile over packed weights: 32 registers of sixteen lanes hold twelve rows' sums."""
     return 12 if processor_has("avx512f") else ROWS
 
 
