@@ -220,7 +220,7 @@ class FusedForward:
         return ROW[kind].address, self._hold(packed)
 
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
-        """Return the addresses of a weight's kernel and of the packed weight, and 1 if the kernel takes rounded rows."""
+        """Return the addresses of a weight's kernel and of the packed weight; 1 if the kernel takes rounded rows."""
         if _shape(weight) != (columns, depth):
             raise ValueError(f"a weight is {_shape(weight)}, and not {(columns, depth)}")
         kind, rows = _stored(weight)

@@ -116,7 +116,7 @@ class DeviceRunner(TabledRunner):
 
     @torch.inference_mode()
     def rehearse(self, rows: int) -> None:
-        """Run the largest step, of `rows` rows with a prompt's chunk, and all kernels that may follow; write nothing."""
+        """Run the largest step, of `rows` rows with a prompt's chunk, and all kernels behind it; write nothing."""
         cut = self._method.cut
         # Several slices of keys, to be joined: a request from before the settings allowed less may have them.
         keys = max(self._longest_tokens, cut.narrow.split_keys + 1)
