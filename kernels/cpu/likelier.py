@@ -2,9 +2,8 @@
 
     x = norm(h);  z = x W_head (+ b);  counts_i = #{v : z_iv > z_it_i}
 
-A row's own token is weighed first; then blocks of the head's columns are multiplied and compared on
-the spot. No logits are kept, none are sorted (FASER, papers 2.2). The products are those of the
-forward's head (`kernels/cpu/decoder.py`): behind the last layer the target's choice has a count of 0.
+Blocks of the head's columns are multiplied and compared on the spot: no logits are kept, none are sorted (FASER, papers
+2.2). The products are those of the forward's head: behind the last layer the target's choice has a count of 0.
 """
 
 from typing import NamedTuple
@@ -25,7 +24,7 @@ COUNTERS = 2  # parts of a count: rows, then columns
 
 
 class Count(NamedTuple):
-    """The input and output of a count of n rows, and the memory it works in."""
+    """The input and output of a count of n rows, and its memory."""
 
     threads: int
     words: int  # address of what the threads meet in, with COUNTERS counters, zeroed
@@ -37,22 +36,8 @@ class Count(NamedTuple):
     logits: np.ndarray  # (threads, n, PIECE * LANES) float32
 
 
-def likelier_reference(
-    states: np.ndarray, norm: np.ndarray, epsilon: float, head: np.ndarray, bias: np.ndarray, tokens: np.ndarray
-) -> np.ndarray:
-    """Count as the specification does.
-
-    states (n, d), norm (d,), head (V, d), bias (V,), all float32; tokens (n,) int64 -> (n,) int64.
-    """
-    scaled = states / np.sqrt(np.square(states).mean(1, keepdims=True) + epsilon)
-    logits = (norm * scaled) @ head.T + bias
-    counts: np.ndarray = (logits > np.take_along_axis(logits, tokens[:, None], 1)).sum(1)
-    return counts
-
-
 @entry
 def count_likelier(m: Model, c: Count, thread: int) -> None:
-    """Compute one thread's share of the counts."""
     n, width = len(c.tokens), PIECE * BYTES
     room = c.logits.ctypes.data + thread * n * width
     x, row = source(c.states, c.rounded, m.hidden, m.head_rounds)

@@ -33,7 +33,6 @@ class FusedTrees(NamedTuple):
 
 
 def room_for_trees(given: RawDrafts) -> FusedTrees:
-    """Return room for what comes of drafts."""
     nodes = len(given.confidences)
     return FusedTrees(
         np.empty(len(given.trees), np.int64),

@@ -1,7 +1,4 @@
-"""Count, at states between two layers, the tokens of the whole vocabulary that are likelier than given ones.
-
-States and tokens go in, counts come out. Knows neither trees nor passes.
-"""
+"""Count, at states between two layers, the tokens of the whole vocabulary that are likelier than given ones."""
 
 import numpy as np
 
@@ -18,16 +15,12 @@ class HeadCount:
     def __init__(self, model: Model, held: list[np.ndarray], threads: int) -> None:
         """Take the arrays behind the model's addresses too, so that they live as long as this.
 
-        `threads`: 1 counts on the calling thread, beside a pass too; more are the team that the
-        forward has, and count between two parts of a pass.
+        `threads`: 1 counts on the calling thread, beside a pass too; more are the team that the forward has.
         """
         self._model, self._held, self._threads = model, held, threads
 
     def __call__(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Count the tokens likelier than tokens (n,) int64 at states (n, d) float32; return (n,) int64.
-
-        A token that the head has no column for can never be chosen: all are likelier.
-        """
+        """Count the tokens likelier than tokens (n,) int64 at states (n, d) float32; all, for one without a column."""
         m, n, threads = self._model, len(tokens), self._threads
         normed = np.array(states, np.float32)  # a copy: the kernel norms it in place
         rounded = np.empty((n, m.hidden // BLOCK if m.head_rounds else 0, BLOCK_BYTES), np.uint8)

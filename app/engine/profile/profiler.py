@@ -1,7 +1,4 @@
-"""Measure a target: the cost of a step by rows and context, and whether rows keep their bits.
-
-A runner goes in, `StepCosts` and `Exactness` come out. Keeps nothing on disk.
-"""
+"""Measure a target: the cost of a step by rows and context, and whether rows keep their bits."""
 
 import logging
 import time
@@ -22,12 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class LogitRows(TargetRows, Protocol):
-    """A batch entry's rows with their logits."""
-
     @property
-    def rows(self) -> torch.Tensor:
-        """Return the logits, (1 + N, V) float32."""
-        ...
+    def rows(self) -> torch.Tensor: ...
 
 
 class ProfiledTarget(Target, Protocol):
@@ -52,11 +45,7 @@ CHECKS = ((7, 7), (40, 40), (125, 132), (126, 132), (189, 198), (190, 198))
 
 
 def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
-    """Time a step for each number of packed rows, over a long context, and with side branches.
-
-    The best of a few passes counts; takes seconds. `context_tokens`: the longest context that the
-    model takes.
-    """
+    """Time a step for each number of packed rows, over a long context, and with side branches; takes seconds."""
     reading = _reading(runner, vocab_size, context_tokens)
     verified = times(runner, vocab_size, ROWS, PASSES)
     points = {rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows)) for rows, seconds in verified.items()}
@@ -66,10 +55,7 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
 
 
 def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
-    """Return the seconds that a row's logits take of its own, 0 at least: of a prompt only the last token has any.
-
-    `verified_s`: of a step of the most ROWS, all with logits.
-    """
+    """Return the seconds of a row's logits, 0 at least; `verified_s`: of a step of the most ROWS, all with logits."""
     rows = ROWS[-1]
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
@@ -80,7 +66,6 @@ def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -
 
 
 def fork_seconds(runner: ProfiledTarget, vocab_size: int) -> float:
-    """Return the seconds that a tree's side branch takes beside its rows, 0 at least."""
     sequence = probe(CONTEXT + 1, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     forked = {0: float("inf"), FORKS: float("inf")}
@@ -93,10 +78,6 @@ def fork_seconds(runner: ProfiledTarget, vocab_size: int) -> float:
 
 
 def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
-    """Time a step of each number of packed rows over CONTEXT cached tokens: best of a few passes.
-
-    Returns seconds by rows.
-    """
     sequence = probe(CONTEXT + max(sizes), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
@@ -106,10 +87,7 @@ def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passe
 
 @contextmanager
 def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
-    """Yield a function that runs a step of `rows` packed rows and returns its seconds.
-
-    The rows stand over CONTEXT cached tokens, which the block holds.
-    """
+    """Yield a function that runs a step of `rows` rows over CONTEXT cached tokens and returns its seconds."""
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1, 0)
@@ -117,10 +95,7 @@ def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Calla
 
 
 def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
-    """Time the same few rows over a short and a long context, and return what contexts cost.
-
-    The long one is reserved and not computed: the time to read it does not depend on its content.
-    """
+    """Time the same few rows over a short and a long context, reserved and not computed; return what contexts cost."""
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
@@ -138,11 +113,7 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 def _timed(
     runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
-    """Time a step at each (context, rows): best of a few passes, in seconds.
-
-    It goes pass by pass, so that a disturbance spoils one figure of each at most. The rows are a
-    token and a chain below it, as in verifying: the logits of all are wanted.
-    """
+    """Time a step at each (context, rows), best of a few passes; pass by pass, so that a disturbance spoils little."""
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
@@ -158,16 +129,12 @@ class Exactness:
     different: int
 
     def warn(self) -> None:
-        """Log a warning if any differed."""
         if self.different:
             log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
 
 
 def check_exactness(runner: ProfiledTarget, vocab_size: int, checks: Listed[tuple[int, int]] = CHECKS) -> Exactness:
-    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits.
-
-    `checks`: the rows, from a chain's first to behind its last. Nodes that the runner does not verify are left out.
-    """
+    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits."""
     tokens = probe(checks[-1][1], vocab_size).tokens
     expected = _alone(runner, tokens, checks)
     other = BatchEntry(probe(33, vocab_size), 0, tokens[:33], Tree(), final=True)
@@ -204,7 +171,6 @@ def _alone(runner: ProfiledTarget, tokens: list[int], checks: Listed[tuple[int, 
 
 
 def _chain_and_fork(tokens: list[int], vocab_size: int) -> Iterator[Tree]:
-    """Yield `tokens` as a chain, and the same beside a wrong first token; nothing if there are none."""
     nodes = len(tokens)
     if nodes:
         yield Tree(tokens, list(range(nodes)), [1.0] * nodes, [("probe",)] * nodes)
@@ -213,10 +179,6 @@ def _chain_and_fork(tokens: list[int], vocab_size: int) -> Iterator[Tree]:
 
 
 def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int) -> torch.Tensor:
-    """Return the logits of the last of the tokens `start ... end - 1`, (1, V) float32.
-
-    Afterwards the cache covers those tokens.
-    """
     work = BatchEntry(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
@@ -226,17 +188,12 @@ def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int)
 
 
 def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, chain: int, branches: int) -> float:
-    """Time a step of one token behind `context` others, with a chain of nodes below it, in seconds.
-
-    `branches` leaves stand beside the chain's first nodes. The cache stays as it was.
-    """
     return step_seconds(runner, [verified(sequence, context, chain, branches)])
 
 
 def verified(sequence: CachedSequence, context: int, chain: int, branches: int = 0) -> BatchEntry:
-    """Return an entry of one token behind `context` others, with a chain of nodes below it.
-
-    `branches` leaves stand beside the chain's first nodes.
+    """Return an entry of one token behind `context` others, a chain of nodes below it, and `branches` leaves beside
+    that.
     """
     parents, nodes = [*range(chain), *range(branches)], chain + branches
     tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)

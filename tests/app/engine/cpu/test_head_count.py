@@ -8,7 +8,6 @@ import torch
 
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.fused import FusedForward
-from kernels.cpu.likelier import likelier_reference
 from kernels.cpu.threads import team
 from tests import fakes
 
@@ -17,6 +16,15 @@ TYPES = [("stored", "float32", 1e-4), ("q8_0", "float32", 0.05), ("q8_0", "int8"
 rng = np.random.default_rng(0)
 STATES = rng.normal(size=(70, D)).astype(np.float32)
 TOKENS = np.concatenate([rng.integers(0, V, 64), [0, 15, 16, 255, 256, V - 1]])
+
+
+def likelier_reference(
+    states: np.ndarray, norm: np.ndarray, epsilon: float, head: np.ndarray, bias: np.ndarray, tokens: np.ndarray
+) -> np.ndarray:
+    """Count (n,) int64 for states (n, d), norm (d,), head (V, d), bias (V,), all float32, and tokens (n,) int64."""
+    scaled = states / np.sqrt(np.square(states).mean(1, keepdims=True) + epsilon)
+    logits = (norm * scaled) @ head.T + bias
+    return (logits > np.take_along_axis(logits, tokens[:, None], 1)).sum(1)
 
 
 def model(weights: str = "stored", activations: str = "float32", **overrides) -> tuple[torch.nn.Module, FusedForward]:
