@@ -143,7 +143,6 @@ class Settings(BaseModel):
         description="by the fitted chance that the target says it; or FASER's rank test, over frequent tokens (faser) "
         "or the whole vocabulary; -async: beside the pass, which acts on it some layers later",
     )
-    calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
     model_free: bool | None = Field(
         None, description="drafters without a model look tokens up: lookup, suffix, phrases"
     )

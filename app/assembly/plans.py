@@ -24,7 +24,6 @@ class Plan:
     pruning: Pruning = "off"
     pruner_rule: PrunerRule = "fitted"
     model_free: bool = False  # whether model-free drafters draft
-    calibration: bool = False  # whether confidences are corrected by what came of them
     placement: Placement = "apart"  # what `up` starts
     drafters_per_sequence: int = 4  # model drafters of a round at most, where several can be asked
     objective: Objective = Objective()  # of CoSine's batches; no setting of its own
@@ -53,7 +52,6 @@ PLANS: Mapping[PlanName, Plan] = {
         overlap="auto",
         pruning="auto",
         model_free=True,
-        calibration=True,
         states=True,
     ),
     # CoSine (arXiv:2503.10325): every token shared by nodes, routed by a matrix of scores, lengths by the verifier's

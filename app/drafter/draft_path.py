@@ -128,10 +128,6 @@ class DraftPaths:
         """Count the jobs whose tokens guessed ahead the verdict discarded."""
         return self._ahead_misses
 
-    def last(self, request_id: str) -> DraftPath | None:
-        """Return the sequence's path of the job before."""
-        return self._paths.get(request_id)
-
     def start(self, context: Context, drafters: Iterable[DraftKV]) -> DraftPath:
         """Begin a path with the steps of the last one that lie beyond the context.
 

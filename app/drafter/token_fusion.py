@@ -1,7 +1,7 @@
 """Fuse the drafters of one node token by token (CoSine, papers 1.3): they guess a path together.
 
 At every step each drafter that the job names guesses one token, and all go on from the one with the
-highest calibrated confidence; the other drafters read that token instead of their own. Their own
+highest confidence; the other drafters read that token instead of their own. Their own
 guesses stand beside the path as leaves, and so does every second-best guess that is likely enough to
 be worth a row. One draft for each drafter comes out, with its own guesses and, marked as borrowed,
 the others' guesses above them, so that the fuser knows which drafter proposed each node.
@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Listed
 from typing import Final
 
-from app.calibration import Calibration
 from app.drafter.draft_kv import DraftKV
 from app.drafter.draft_path import DraftPath, DraftPaths
 from app.drafter.draft_steps import DraftStep, fused_step, own_steps
@@ -25,11 +24,10 @@ Ask = tuple[Context, Collection[str]]  # a sequence, and the drafters that its j
 class TokenFusion:
     """Draft with several drafters that share each token. Keeps every sequence's path, as `DraftChain` does."""
 
-    def __init__(self, drafters: Iterable[DraftKV], calibration: Calibration | None = None) -> None:
+    def __init__(self, drafters: Iterable[DraftKV]) -> None:
         self._drafters = tuple(drafters)
         self.names: Final = frozenset(drafter.name for drafter in self._drafters)
         self.paths: Final = DraftPaths()
-        self._calibration = calibration or Calibration()
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
         """Return a draft for every context and drafter with a guess.
@@ -48,10 +46,6 @@ class TokenFusion:
         self.paths.remove(request_id)
 
     def _start(self, context: Context, names: Collection[str]) -> DraftPath:
-        """Update the calibration by the part of the last path that the context confirms, and begin the next."""
-        last = self.paths.last(context.request_id)
-        if last is not None:
-            self._calibration.update_from_drafts(last.drafts(), context.tokens[last.start :])
         return self.paths.start(context, [drafter for drafter in self._drafters if drafter.name in names])
 
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
@@ -71,4 +65,4 @@ class TokenFusion:
             ((drafter, own),) = guesses.items()
             return own_steps(drafter.name, own)
         first = {drafter.name: found[0] for drafter, found in guesses.items()}
-        return [fused_step(first, self._calibration)] if first else []
+        return [fused_step(first)] if first else []
