@@ -22,7 +22,6 @@ MODULES = {
     ),
     "overload": ("bench.clients.overload", "ten times more requests than can be served"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
-    "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
     "simulate": ("lab.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
@@ -39,7 +38,7 @@ MODULES = {
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an
 # earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
-HAVE_ARMS = {"cooperate", "hosts", "load", "pruning", "start", "sweep"}
+HAVE_ARMS = {"cooperate", "hosts", "load", "start", "sweep"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,13 +23,9 @@ from kernels.attention.ragged_attention import (
 )
 from kernels.attention.work_list import work_list
 from kernels.cpu.attention import SPLIT, attend, join
-from kernels.cpu.likelier import COUNTERS, PIECE, Count, count_likelier, likelier_reference
 from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_stored
 from kernels.cpu.products.packed_linear import PackedLinear, packed_linear_reference
-from kernels.cpu.shapes import Model
-from kernels.cpu.simd import LANES
-from kernels.cpu.threads import words
 from kernels.host.best_lengths import Search, best_lengths, best_lengths_reference
 from kernels.host.merged_trees import Drafts, merged_tree_reference, merged_trees
 from kernels.host.phrase_tables import phrase_tables
@@ -64,7 +60,6 @@ def all_cases(device: torch.device, num_rows: int, vocab_size: int) -> Iterator[
     if device == CPU:
         yield from _cpu_products()
         yield from _cpu_attention()
-        yield _cpu_likelier()
         yield _cpu_phrase_tree()
         yield _cpu_merged_trees()
         yield _cpu_best_lengths()
@@ -105,35 +100,6 @@ def _multiply(kernel: int, x: np.ndarray, w: np.ndarray, out: np.ndarray) -> np.
         0, 0, w.shape[0], out.ctypes.data, 4 * out.shape[1],
     )  # fmt: skip
     return out
-
-
-def _cpu_likelier() -> Case:
-    """Return the count of likelier tokens at 8 rows, under a head as a file has it."""
-    n, depth, vocab, epsilon = 8, 576, 16384, 1e-5
-    states, norm = (np.random.default_rng(1).normal(size=size).astype(np.float32) for size in ((n, depth), depth))
-    tokens = np.arange(n) * (vocab // n)
-    blocks, dense = _packed("BF16", np.random.default_rng(16).normal(size=(vocab, depth)).astype(np.float32))
-    addresses: dict[str, Any] = {
-        "final_norm": norm.ctypes.data, "head": blocks.ctypes.data, "head_kernel": LINEAR["BF16"].address,
-        "hidden": depth, "vocab": vocab, "epsilon": epsilon, "scale": 0.0, "layers": np.zeros((1, 1), np.int64),
-    }  # fmt: skip
-    model = Model(**{**dict.fromkeys(Model._fields, 0), **addresses})
-
-    def run() -> torch.Tensor:
-        counter, normed = words(COUNTERS), states.copy()
-        count = Count(
-            1, counter.ctypes.data, normed.ctypes.data, 0, tokens, np.empty(n, np.float32),
-            np.zeros((1, n), np.int64), np.empty((1, n, PIECE * LANES), np.float32),
-        )  # fmt: skip
-        count_likelier(model, count, 0)
-        assert norm.size and blocks.size  # they are held as long as this: the model has their addresses alone
-        return torch.from_numpy(count.counts[0])
-
-    def reference() -> torch.Tensor:
-        zero = np.zeros(vocab, np.float32)
-        return torch.from_numpy(likelier_reference(states, norm, epsilon, dense, zero, tokens))
-
-    return Case("likelier", f"{n} rows, {depth} -> {vocab}", reference, CPU, run, blocks.nbytes)
 
 
 def _cpu_phrase_tree() -> Case:

@@ -23,7 +23,7 @@ MODULES = {
     "bench": ("bench", "measure; `bench --help` names what else it measures"),
     "chaos": ("bench.chaos.run", "break a deployment in every way while it serves, and look whether all was well"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
-    "fit-pruning": ("training.early_exit.run", "learn which draft tokens a target will reject"),
+    "fit-pruning": ("training.early_exit.run", "fit the rank test of early exit to a target"),
 }
 # Two processes, each with whole files in the order of tests/conftest.py; a later flag beats an earlier one.
 DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}

@@ -29,7 +29,6 @@ def test_without_a_gpu_only_the_cpus_kernels_run_and_are_right():
     assert {case.kernel.partition(".")[0] for case in running} == {
         "best_lengths",
         "cpu",
-        "likelier",
         "merged_trees",
         "packed_linear",
         "phrase_tree",

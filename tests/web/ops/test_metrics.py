@@ -72,7 +72,7 @@ def test_sums_of_another_version_are_left_out(deployment: Deployment, client: Fl
 def test_gauges_show_the_present_state(deployment: Deployment, client: FlaskClient) -> None:
     info = {"sequences": 2, "cache_tokens": 1000, "cache_tokens_free": 400}
     deployment.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
-    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0)
+    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={})
     deployment.mailboxes.post("verify:v", ["{}", "{}"])
     deployment.mailboxes.post("fuse", ["{}"])
     deployment.waiting.put("{}")
