@@ -131,7 +131,7 @@ def test_shared_paths_are_run_ahead_on_together():
         pass
     a.calls.clear(), b.calls.clear()
     drafts = one.draft([(context([8, 9, 10, 11], depth=2), ("a", "b"))])
-    assert a.calls == b.calls == [] and one.paths.ahead_hits == 1
+    assert a.calls == b.calls == [] and one.ahead_hits == 1
     assert path(fused(drafts, context([8, 9, 10, 11], depth=2))) == [12, 13]
 
 
