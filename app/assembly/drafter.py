@@ -76,7 +76,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
             from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
 
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        # Where weights are rounded, activations are too: as many guesses are right (docs/drafters.md).
+        # Where weights are rounded, activations are too: as many guesses are right (docs/using.md).
         activations: Activations = "float32" if settings.draft_weights in ("stored", "float32") else "int8"
         guesser = load_guesser(
             folder, target, **memory, weights=settings.draft_weights, home=settings.home, activations=activations
