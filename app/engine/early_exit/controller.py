@@ -1,10 +1,10 @@
 """Decide which steps may drop draft rows in the middle of a pass (design D5), and what that does to step costs.
 
 FASER's gate (papers 2.2): a step has checkpoints where the rows expected to be rejected, times the layers
-behind the first checkpoint, take longer than checkpoints took in steps of about as many draft tokens.
+behind the first checkpoint, take longer than checkpoints took in steps of about as many draft tokens. The
+share of draft tokens that is rejected comes from the steps before.
 """
 
-import math
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from typing import Final, Literal, NamedTuple
@@ -14,7 +14,7 @@ from app.mean_error import MeanError
 from app.state import BatchEntry, Verdict
 
 Mode = Literal["auto", "on", "off"]
-DECAY = 0.95  # of the mean seconds of checkpoints, at a new step that had them
+DECAY = 0.95  # of what is known of earlier steps, at a new one
 
 
 class ExitReport(NamedTuple):
@@ -41,6 +41,7 @@ class EarlyExitController:
         self._rest = rest
         self._exits = exits
         self._took_s: dict[int, float] = {}  # decaying means, by bit length of the draft tokens
+        self._verified = self._rejected = 0.0  # decaying sums of draft tokens
 
     def allow(self, works: list[BatchEntry], costs: StepCosts, *, is_wanted: bool = True) -> None:
         """Let the entries' rows leave the pass if that may pay.
@@ -56,6 +57,10 @@ class EarlyExitController:
 
     def update(self, works: list[BatchEntry], verdicts: Listed[Verdict | None]) -> None:
         """Learn from a batch that has run."""
+        verified = sum(len(work.tree) for work in works)
+        accepted = sum(len(verdict.path) for verdict in verdicts if verdict is not None)
+        self._verified = DECAY * self._verified + verified
+        self._rejected = DECAY * self._rejected + verified - accepted
         nodes = sum(len(work.tree) for work in works if work.may_exit)
         if nodes == 0:
             return
@@ -81,9 +86,12 @@ class EarlyExitController:
 
     def _may_pay(self, works: list[BatchEntry], costs: StepCosts) -> bool:
         """Tell whether the rows expected to be rejected are worth a look; in steps of a new size one is tried."""
-        took_s = self._took_s.get(sum(len(work.tree) for work in works).bit_length(), 0.0)
-        rows, rejects = _rows(works), math.ceil(sum(len(work.tree) - sum(work.tree.survival) for work in works))
-        return self._rest * (costs.seconds(rows) - costs.seconds(rows - rejects)) > took_s
+        if self._verified == 0.0:
+            return False
+        nodes, rows = sum(len(work.tree) for work in works), _rows(works)
+        rejects = round(nodes * self._rejected / self._verified)
+        saved_s = self._rest * (costs.seconds(rows) - costs.seconds(rows - rejects))
+        return saved_s > self._took_s.get(nodes.bit_length(), 0.0)
 
 
 def _rows(works: list[BatchEntry]) -> int:

@@ -130,10 +130,10 @@ WRITER = """
 def test_a_killed_writer_loses_its_unwritten_updates_only(redis_url: str, store: SharedStatsStore) -> None:
     program = [sys.executable, "-c", textwrap.dedent(WRITER), redis_url]
     writers = [subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = []
+    written = []
     try:
         for writer in writers:
-            told.append([int(writer.stdout.readline()) for _ in range(5)][-1])
+            written.append([int(writer.stdout.readline()) for _ in range(5)][-1])
         for writer in writers:
             os.kill(writer.pid, signal.SIGKILL)
             writer.wait(10)
@@ -143,5 +143,5 @@ def test_a_killed_writer_loses_its_unwritten_updates_only(redis_url: str, store:
             writer.stdout.close()
             writer.wait(10)
     (found,) = store.load(GROUP)[SERIES]
-    assert found >= sum(told) == 1000, "both writers' batches are in"
+    assert found >= sum(written) == 1000, "both writers' batches are in"
     assert found % 100 == 0, "whole batches, each once"

@@ -39,40 +39,40 @@ def after(took_s: float, left: tuple[tuple[float, int, int], ...] = ONE_LEFT, mo
     return EarlyExitController(mode, 0.5, lambda: ExitReport(took_s, left))
 
 
-def play(pruning: EarlyExitController, steps: int, cut: int | None = None, survival=(0.5, 0.25), **wish: bool) -> int:
-    """Count the steps, of so many, that had a checkpoint."""
+def play(pruning: EarlyExitController, steps: int, cut: int | None = None, accepted: int = 0, **wish: bool) -> int:
+    """Count the steps, of so many, that had a checkpoint; of two draft tokens so many are accepted."""
     had = 0
     for _ in range(steps):
-        works = batch(list(survival))
+        works = batch([0.5, 0.25])
         pruning.allow(works, COSTS, **wish)
         if works[0].may_exit:
             had += 1
             works[0].pruned = {2}
-        pruning.update(works, [Verdict([], [4], cut=cut)])
+        pruning.update(works, [Verdict([*range(1, accepted + 1)], [4], cut=cut)])
     return had
 
 
 def test_auto_looks_where_the_rows_expected_wrong_are_worth_more_than_a_look():
     """FASER's gate: expected rejects x the layers left x the price of a row, against what a look took."""
     pruning = after(0.0009)
-    assert play(pruning, 50) == 50, "2 - 0.75 wrong ones, rounded up, save a millisecond"
+    assert play(pruning, 51) == 50, "two wrong ones save a millisecond; at first nothing is known"
     assert (pruning.dropped, pruning.looked_at, pruning.cut) == (50, 100, 0)
-    assert play(pruning, 50, survival=(0.9, 0.8)) == 0, "0.3 wrong ones do not"
+    assert play(pruning, 50, accepted=1) < 30, "one wrong one does not"
     assert play(pruning, 50, is_wanted=False) == 0, "the policy does not want it"
-    assert play(after(0.0009), 3, survival=(0.9, 0.8)) == 1, "what a look takes is not known at first"
-    assert play(after(0.0011), 50) == 1
-    assert play(after(0.0009, mode="on"), 50, survival=(0.9, 0.8), is_wanted=False) == 50
+    assert play(after(0.0009), 50, accepted=2) == 0, "none is wrong"
+    assert play(after(0.0011), 50) == 1, "what a look takes is not known at first"
+    assert play(after(0.0009, mode="on"), 50, accepted=2, is_wanted=False) == 50
 
 
 def test_a_right_node_that_left_is_counted():
     pruning = after(0.0002)
-    play(pruning, 7, cut=2)
+    play(pruning, 8, cut=2)
     assert pruning.cut == 7
 
 
 def test_looks_are_priced_by_the_size_of_the_step():
     pruning = after(0.0011)
-    play(pruning, 2)
+    play(pruning, 3)
     small, large = batch([0.5, 0.25]), batch([0.5, 0.25], 8)
     pruning.allow(small, COSTS)
     pruning.allow(large, COSTS)
