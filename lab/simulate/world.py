@@ -9,7 +9,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import cache
 
-from app.assembly.fuser import calibration
 from app.assembly.plans import plan_of
 from app.assembly.verifier import verifier_over
 from app.config import Settings
@@ -201,7 +200,7 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock)
     is_shared = plan.fusion == "token" and len(names) > 1
     models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
     kvs = (model.draft_kv for model in models)
-    token_fusion = TokenFusion(kvs, calibration(world.settings)) if is_shared else None
+    token_fusion = TokenFusion(kvs) if is_shared else None
     return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
 
 
@@ -213,7 +212,7 @@ def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
 
 def fuser_of(world: World) -> Fuser:
     """Build a fuser with new model-free drafters."""
-    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store), calibration(world.settings))
+    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store))
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:

@@ -12,7 +12,7 @@ from lab.simulate.world import Setting, World
 from lab.ways import Variant
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
-COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0, "fork_s": 0.0})
+COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0})
 LENGTH = 40
 
 

@@ -122,7 +122,7 @@ def test_a_slower_verifier_makes_more_drafting_pay(log: Log) -> None:
 
 
 def test_two_verifiers_share_the_texts(log: Log) -> None:
-    log = log.model_copy(update={"costs": json.dumps({"points": [[1, STEP_S]], "ratio": 1.0, "fork_s": 0.0})})  # a row
+    log = log.model_copy(update={"costs": json.dumps({"points": [[1, STEP_S]], "ratio": 1.0})})  # a row
     one = run(log, PLAIN, streams=4)
     two = run(log, PLAIN, streams=4, verifiers=2)
     assert one.seconds > 1.5 * two.seconds
