@@ -61,12 +61,14 @@ def main(argv: Listed[str] | None = None) -> int:
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("lab ways", __doc__, f"ways: {', '.join(WAYS)}, {FORMS}")
+    parser = parser_of("lab ways", __doc__, f"ways: {'; '.join(WAYS)}; {FORMS}")
     parser.add_argument("--in", dest="place", choices=IN, required=True, help="where the ways run")
-    parser.add_argument("--ways", nargs="+", default=[*DEFAULT], metavar="NAME", help="beside plain decoding")
+    parser.add_argument(
+        "--ways", nargs="+", default=[*DEFAULT], metavar="NAME", help=f"(default: {'; '.join(DEFAULT)})"
+    )
     parser.add_argument("--over", nargs="+", default=[OFF, PACE], metavar="NAME", help="that the others are divided by")
     parser.add_argument("--streams", type=count, default=1, help="requests at once")
-    parser.add_argument("--rates", type=float, nargs="+", default=[], help="requests/s in turn, instead of streams")
+    parser.add_argument("--rates", type=float, nargs="+", help="requests/s in turn, instead of streams")
     parser.add_argument("--seconds", type=float, default=30.0, help="that a block with --rates lasts")
     parser.add_argument("--prompts", type=count, default=4, help="of each domain")
     parser.add_argument("--warm-up", type=int, default=1, help="prompts of each domain before, uncounted")
@@ -76,7 +78,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--vs", type=Path, help="result of the same requests to compare with")
     parser.add_argument("--out", type=Path, help="file to write")
     add_prompts_file(parser)
-    parser.add_argument("--hop-ms", type=float, default=0.5, help="one way between two machines, but in one process")
+    parser.add_argument("--hop-ms", type=float, default=0.5, help="one way (simulated, deployed)")
     two = parser.add_argument_group("simulated")
     two.add_argument("--log", type=Path, default=ROOT / "lab" / "data" / "four.json.gz", help="the recording")
     two.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
@@ -92,7 +94,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three.add_argument("--mbit", type=float, default=100.0, help="a cable's rate, Mbit/s")
     three.add_argument("--logs", type=Path, help="keep the processes' logs in this folder")
     args = parser.parse_args(argv)
-    if args.hosts > MOST_HOSTS or min(args.hop_ms, args.warm_up) < 0 or min([args.mbit, *args.rates]) <= 0.0:
+    if args.hosts > MOST_HOSTS or min(args.hop_ms, args.warm_up) < 0 or min([args.mbit, *(args.rates or ())]) <= 0.0:
         parser.error(f"there are at most {MOST_HOSTS} hosts; a hop and the warm-up are at least 0, rates are more")
     return args
 
@@ -162,7 +164,7 @@ def measured(runners: Mapping[str, Runner], load: Listed[Block], over: Listed[st
 
 def load_of(args: argparse.Namespace) -> Load:
     """Return the load that the flags name."""
-    return Load(args.prompts, args.warm_up, args.blocks, args.streams, args.seed, tuple(args.rates), args.seconds)
+    return Load(args.prompts, args.warm_up, args.blocks, args.streams, args.seed, tuple(args.rates or ()), args.seconds)
 
 
 def recording(args: argparse.Namespace) -> Log:

@@ -66,7 +66,7 @@ WAYS: Mapping[str, Variant] = {
     )
 }
 DEFAULT = (OFF, PACE, "pace, models alone", *PAPERS)
-FORMS = "fixed:N, tree:N, chains (each drafter at each length), DRAFTER x N, pace with DRAFTER"
+FORMS = "fixed:N; tree:N; chains (each drafter at each length); DRAFTER x N; pace with DRAFTER"
 
 
 def chosen(names: Iterable[str], drafters: Iterable[str]) -> list[Variant]:
@@ -92,7 +92,7 @@ def _of(name: str, drafters: tuple[str, ...]) -> list[Variant]:
         return [*chains.values()]
     if name in alone | chains:
         return [(alone | chains)[name]]
-    raise ValueError(f"no way {name!r}: there are {', '.join(WAYS)}, {FORMS}; drafters: {', '.join(drafters)}")
+    raise ValueError(f"no way {name!r}: there are {'; '.join(WAYS)}; {FORMS} (drafters: {', '.join(drafters)})")
 
 
 def titled(name: str, model_rounds: float) -> str:

@@ -1,9 +1,7 @@
 """Run requests through a simulation, and say what their clients meet."""
 
-import statistics
 from collections import deque
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lab.simulate.log import Log
@@ -14,14 +12,9 @@ from lab.ways import Variant
 REPEATS = 2  # requests of each stream in a closed loop, at least
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
-    """Hold what the clients of one load met, in seconds; means but where a percentile is named."""
+class Met(NamedTuple):
+    """Hold what all requests of one load met together."""
 
-    total_s: float
-    total_p95_s: float
-    ttft_s: float
-    tpot_s: float
     tokens_per_s: float  # until the last answer
     tokens_per_round: float
     drafted_per_round: float
@@ -59,18 +52,9 @@ def times(world: World) -> list[RequestTimes]:
 
 
 def met(world: World) -> Met:
-    """Return what the clients of a simulation that has ended met."""
+    """Return what the requests of a simulation that has ended met together."""
     ends = [world.store.snapshot(record.id) for record in world.ended]
-    requests = times(world)
-    totals = [one.total_s for one in requests]
     rounds = sum(end.stats.rounds for end in ends)
     tokens = sum(len(end.tokens) for end in ends)
-    return Met(
-        statistics.fmean(totals),
-        statistics.quantiles(totals, n=20)[-1] if len(totals) > 1 else totals[0],
-        statistics.fmean(one.first_s for one in requests),
-        statistics.fmean(one.token_s for one in requests),
-        tokens / max(end.stats.last_token_s or 0.0 for end in ends),
-        tokens / rounds,
-        sum(end.stats.drafted for end in ends) / rounds,
-    )
+    last_s = max(end.stats.last_token_s or 0.0 for end in ends)
+    return Met(tokens / last_s, tokens / rounds, sum(end.stats.drafted for end in ends) / rounds)

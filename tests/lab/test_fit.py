@@ -28,7 +28,7 @@ def log() -> Log:
 
 @pytest.fixture
 def blocks(log: Log) -> list[Block]:
-    return Load(prompts=3, warm_up=1, blocks=2, streams=1).of(prompts_of(log))
+    return Load(prompts=1, warm_up=1, blocks=1, streams=1).of(prompts_of(log))
 
 
 def measured(log: Log, blocks: list[Block]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_chains_are_each_drafter_at_each_length() -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "fixed:", "tree:x", "three x 2", "one x 9"])
 def test_an_unknown_way_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(ValueError, match="there are off, pace,"):
+    with pytest.raises(ValueError, match="there are off; pace;"):
         chosen([name], ["one"])
 
 
