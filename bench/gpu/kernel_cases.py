@@ -90,7 +90,9 @@ def _pages(device: torch.device) -> Iterator[Case]:
         )
         q = torch.randn(int(rows.sum()), HEADS, HEAD_DIM, dtype=DTYPE, device=device)
         pages = torch.randn(2, num_pages, PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
-        attend = partial(ragged_attention, q, *pages, batch, listed.on_device(device), HEAD_DIM**-0.5, tiling=tiling)
+        attend = partial(
+            ragged_attention, q, pages[0], pages[1], batch, listed.on_device(device), HEAD_DIM**-0.5, tiling=tiling
+        )
         yield Case("ragged_attention", name, attend, pages.nbytes)
     batch, num_pages = _batch([(2048, 64)] * 4, device)
     cache = torch.randn(2, 4, num_pages, PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
@@ -99,7 +101,9 @@ def _pages(device: torch.device) -> Iterator[Case]:
         torch.full((4,), 8, device=device).int(),
     )
     yield Case(
-        "kv_commit", "4 paths of 8, 4 layers", partial(kv_commit, *cache, batch.blocks, batch.prefix, path, lengths)
+        "kv_commit",
+        "4 paths of 8, 4 layers",
+        partial(kv_commit, cache[0], cache[1], batch.blocks, batch.prefix, path, lengths),
     )
 
 
