@@ -72,7 +72,6 @@ class StepCosts:
         self,
         points: Mapping[int, float],
         ratio: float = 1.0,
-        fork_s: float = 0.0,
         reading: Reading = NO_READING,
         reading_ratio: float = 1.0,
         row_ratio: float = 1.0,
@@ -97,7 +96,6 @@ class StepCosts:
         self._split = 0
         self._paces = {0: self._pace}  # by split
         self._slowdowns: dict[int, float] = {}  # by split, before any step under it
-        self._fork_s = fork_s
         self._reading = reading
         self._logits_s = logits_s
 
@@ -136,11 +134,6 @@ class StepCosts:
         found = copy(self)
         found.use(split)
         return found
-
-    @property
-    def fork_s(self) -> float:
-        """Return the seconds of a tree's side branch beside its rows."""
-        return self._fork_s * self.ratio
 
     @property
     def reading(self) -> Reading:
@@ -189,7 +182,6 @@ class StepCosts:
             {
                 "points": self._points,
                 "ratio": self.ratio,
-                "fork_s": self._fork_s,
                 "reading": self._reading,
                 "reading_ratio": self.reading_ratio,
                 "row_ratio": self.row_ratio,
@@ -204,7 +196,6 @@ class StepCosts:
         return cls(
             {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},
             float(data["ratio"]),
-            float(data.get("fork_s", 0.0)) * slowdown,
             Reading(*map(float, data.get("reading", NO_READING))).scaled(slowdown),
             float(data.get("reading_ratio", 1.0)),
             float(data.get("row_ratio", 1.0)),

@@ -9,7 +9,6 @@ import torch
 from app.config import Activations
 from app.engine.cpu.draft_chain import chain_of
 from app.engine.cpu.forward import Checkpoints, KVShape, Output
-from app.engine.cpu.head_count import HeadCount
 from app.engine.cpu.model_spec import ModelSpec
 from app.engine.cpu.step_arrays import Rooms, step_of
 from app.engine.early_exit.rows import without
@@ -100,10 +99,6 @@ class FusedForward:
     def last_hidden(self, rows: int) -> np.ndarray:
         """Return a copy (rows, d) float32 of the last pass's final normed states, of all its rows."""
         return self._rooms.normed(rows)
-
-    def head_count(self, threads: int | None = None) -> HeadCount:
-        """Return a count over this model's whole vocabulary, on so many threads; None: those of its passes."""
-        return HeadCount(self._model, self._held, threads or self._team.size)
 
     def chain(
         self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None

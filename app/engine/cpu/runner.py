@@ -10,7 +10,7 @@ import torch
 
 from app.engine.cpu.forward import Checkpoints, Forward
 from app.engine.early_exit.controller import ExitReport
-from app.engine.early_exit.rows import Decisions, RowPruner
+from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
@@ -71,7 +71,7 @@ class ModelRunner(PagedRunner):
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
         self.model = model
-        self.decisions: Decisions | None = None  # say which rows leave early; None: no early exit
+        self.predictor: Predictor | None = None  # of rows that leave early; None: no early exit
         self.exits = ExitReport()  # of the last pass
         num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
@@ -109,10 +109,10 @@ class ModelRunner(PagedRunner):
         return out
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
-        """Return the pruner of this pass; None where no batch entry may lose rows, or nothing says which."""
-        if self.decisions is None or not any(work.floor > 0.0 and len(work.tree) for work in works):
+        """Return the pruner of this pass; None where no batch entry may lose rows, or there is no predictor."""
+        if self.predictor is None or not any(work.may_exit for work in works):
             return None
-        return RowPruner(self.decisions, works)
+        return RowPruner(self.predictor, works)
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
         """Reserve pages for an entry's rows, its tree's forks, and `ahead` tokens more; False, with none taken, for too

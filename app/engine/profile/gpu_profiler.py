@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from app.engine.cpu.equivalence import probe
-from app.engine.profile.profiler import CONTEXT, PASSES, ROWS, ProfiledTarget, fork_seconds, step_seconds, verified
+from app.engine.profile.profiler import CONTEXT, PASSES, ROWS, ProfiledTarget, step_seconds, verified
 from app.engine.step_costs import Reading, StepCosts
 from app.state import BatchEntry, CachedSequence, Tree
 
@@ -34,7 +34,7 @@ def measure_gpu_costs(runner: ProfiledTarget, vocab_size: int, longest_tokens: i
         points[rows] = _bare(took_s, reading.step_s([(CONTEXT, rows // MANY)] * MANY))
     if width > max(points):
         points[width] = wide[0]
-    return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading)
+    return StepCosts(points, reading=reading)
 
 
 class _Steps:

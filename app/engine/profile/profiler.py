@@ -36,8 +36,6 @@ CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
 LONG_CONTEXT = 2048  # cached tokens under the rows that price contexts; fewer where fewer fit
 LONG_ROWS = (1, 8)
-FORKED = 7  # nodes of a chain, and of a tree
-FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
 # Where chunks of the probe end, and up to where the next rows are then verified as trees: across borders of 64
 # tokens, where kernels go on with another loop or slice of keys. From two places each, so that the border parts rows
 # of one tile, whether a tile has two of them or more.
@@ -45,13 +43,13 @@ CHECKS = ((7, 7), (40, 40), (125, 132), (126, 132), (189, 198), (190, 198))
 
 
 def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
-    """Time a step for each number of packed rows, over a long context, and with side branches; takes seconds."""
+    """Time a step for each number of packed rows, and over a long context; takes seconds."""
     reading = _reading(runner, vocab_size, context_tokens)
     verified = times(runner, vocab_size, ROWS, PASSES)
     points = {rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows)) for rows, seconds in verified.items()}
     most_s = max(0.0, points[ROWS[-1]] - points[1]) / (2 * ROWS[-1])  # a disturbed first row may look dearer than all
     logits_s = min(logits_seconds(runner, vocab_size, verified[ROWS[-1]]), most_s)
-    return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading, logits_s=logits_s)
+    return StepCosts(points, reading=reading, logits_s=logits_s)
 
 
 def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
@@ -63,18 +61,6 @@ def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -
     read_s = min(step_seconds(runner, [chunk]) for _ in range(PASSES))
     runner.release(sequence)
     return max(0.0, verified_s - read_s) / (rows - 1)
-
-
-def fork_seconds(runner: ProfiledTarget, vocab_size: int) -> float:
-    sequence = probe(CONTEXT + 1, vocab_size)
-    _run(runner, sequence, 0, CONTEXT)
-    forked = {0: float("inf"), FORKS: float("inf")}
-    for _ in range(PASSES):
-        for branches in forked:
-            seconds = _seconds(runner, sequence, CONTEXT, FORKED - branches, branches)
-            forked[branches] = min(forked[branches], seconds)
-    runner.release(sequence)
-    return max(0.0, forked[FORKS] - forked[0]) / FORKS
 
 
 def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
@@ -90,7 +76,7 @@ def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Calla
     """Yield a function that runs a step of `rows` rows over CONTEXT cached tokens and returns its seconds."""
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
-    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1, 0)
+    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1)
     runner.release(sequence)
 
 
@@ -117,7 +103,7 @@ def _timed(
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
-            found[context, rows] = min(found[context, rows], _seconds(runner, sequence, context, rows - 1, 0))
+            found[context, rows] = min(found[context, rows], _seconds(runner, sequence, context, rows - 1))
     return found
 
 
@@ -187,16 +173,13 @@ def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int)
     return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, chain: int, branches: int) -> float:
-    return step_seconds(runner, [verified(sequence, context, chain, branches)])
+def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, nodes: int) -> float:
+    return step_seconds(runner, [verified(sequence, context, nodes)])
 
 
-def verified(sequence: CachedSequence, context: int, chain: int, branches: int = 0) -> BatchEntry:
-    """Return an entry of one token behind `context` others, a chain of nodes below it, and `branches` leaves beside
-    that.
-    """
-    parents, nodes = [*range(chain), *range(branches)], chain + branches
-    tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
+def verified(sequence: CachedSequence, context: int, nodes: int) -> BatchEntry:
+    """Return an entry of one token behind `context` others, with a chain of so many nodes below it."""
+    tree = Tree([1] * nodes, [*range(nodes)], [1.0] * nodes, [("probe",)] * nodes)
     return BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
 
 
