@@ -26,6 +26,9 @@ from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage, GenerateRequest
 
+# The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an earlier one.
+ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

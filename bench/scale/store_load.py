@@ -26,10 +26,10 @@ from app.store.connect import packed as packed_command
 from app.store.keys import Keys
 from app.store.nodes import Nodes
 from app.store.requests import ROWS, RequestStore
-from bench.clients.paced_streams import TOKENS, event_of, record_of, token_at
 from bench.help import parser as parser_of
 from bench.own_redis import own_redis
 from bench.report_header import heading
+from bench.streams.commits import TOKENS, event_of, record_of, token_at
 
 NAMESPACE = "bench"
 LEASE_S = 600.0

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.clients.arrivals import steps
+from bench.load.arrivals import steps
 from lab.cooperate.variants import OFF, Variant
 from lab.simulate.load import met
 from lab.simulate.log import Log

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from app.config import ROOT
-from bench.clients.arrivals import Arrival, poisson, trace, window
+from bench.load.arrivals import Arrival, poisson, trace, window
 from bench.help import parser as parser_of
 from bench.report_header import heading
 from lab.cooperate.variants import OFF

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients.load import main
+from bench.load.run import main
 from tests.workers.cluster import Cluster
 
 
-@pytest.mark.parametrize("words", [["--rate", "4"], ["--arrivals", "closed", "--streams", "3"]])
+@pytest.mark.parametrize("words", [["poisson", "--rate", "4"], ["closed", "--streams", "3"]])
 def test_a_load_is_served_and_reported(cluster: Cluster, tmp_path: Path, words: list[str]) -> None:
     out = tmp_path / "load.json"
-    assert main(["--url", cluster.url, "--seconds", "3", "--max-tokens", "12", "--out", str(out), *words]) == 0
+    assert main([*words, "--url", cluster.url, "--seconds", "3", "--max-tokens", "12", "--out", str(out)]) == 0
     loads = json.loads(out.read_text())["loads"]
     assert [one["arm"] for one in loads] == ["on", "off"]
     for one in loads:
@@ -26,6 +26,6 @@ def test_a_trace_that_is_none_is_refused_before_anything_is_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "trace.csv").write_text("nothing\n")
-    words = ["--url", "http://127.0.0.1:9", "--arrivals", "trace", "--trace", str(tmp_path / "trace.csv")]
+    words = ["trace", "--url", "http://127.0.0.1:9", "--trace", str(tmp_path / "trace.csv")]
     assert main(words) == 2
     assert "trace" in capsys.readouterr().err

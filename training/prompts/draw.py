@@ -15,7 +15,9 @@ FOLDER = Path(__file__).parent
 TEMPLATES: dict[str, list[str]] = tomllib.loads((FOLDER / "templates.toml").read_text(encoding="utf-8"))
 TOPICS: dict[str, list[str]] = tomllib.loads((FOLDER / "topics.toml").read_text(encoding="utf-8"))
 DOMAINS = tuple(TEMPLATES)
-NUMBERS = {"a": (20, 990), "b": (2, 19), "c": (3, 60), "d": (2, 12), "small": (2, 9), "sum": (5, 15), "product": (6, 50)}
+NUMBERS = {  # least and greatest
+    "a": (20, 990), "b": (2, 19), "c": (3, 60), "d": (2, 12), "small": (2, 9), "sum": (5, 15), "product": (6, 50)
+}  # fmt: skip
 PERCENTS = (5, 10, 12, 20, 25, 30, 40, 75)
 TOPIC_KINDS = ("science", "activity", "things", "science")
 

@@ -1,5 +1,4 @@
-"""Make loads: lists of the times at which requests come and of how long they are. Pure; the same
-for the same seed.
+"""Make loads: when requests come and how long they are. Pure; the same for the same seed.
 
 Times are seconds after the start. A trace file is CSV with a header, or JSON lines, of timestamp
 (seconds), prompt_tokens and output_tokens, or of the names of the Azure LLM inference traces, whose
@@ -24,8 +23,7 @@ AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request's time, and its lengths in tokens; `prompt_tokens` None: as long as the prompt
-    happens to be."""
+    """A request's time, and its lengths in tokens; `prompt_tokens` None: the prompt's own."""
 
     at_s: float
     output_tokens: int
@@ -38,15 +36,13 @@ def poisson(rate: float, seconds: float, output_tokens: int, seed: int = 0) -> l
 
 
 def gamma(rate: float, seconds: float, output_tokens: int, seed: int = 0, variation: float = 3.0) -> list[Arrival]:
-    """Return arrivals with gamma-distributed gaps; a coefficient of variation of 1 is Poisson, more
-    is bursty."""
+    """Return arrivals with gamma-distributed gaps of this coefficient of variation; 1 is Poisson, more is bursty."""
     draw, shape = random.Random(seed), 1.0 / variation**2
     return [*_until(seconds, output_tokens, lambda _: draw.gammavariate(shape, 1.0 / (rate * shape)))]
 
 
 def ramp(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
-    """Return Poisson arrivals whose rate goes in straight lines from each of `rates` to the next,
-    in equal times."""
+    """Return Poisson arrivals whose rate goes in straight lines from each of `rates` to the next, in equal times."""
     draw, top = random.Random(seed), max(rates)
     kept = []
     for arrival in _until(seconds, output_tokens, lambda _: draw.expovariate(top)):
@@ -59,8 +55,7 @@ def ramp(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) 
 
 
 def steps(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
-    """Return Poisson arrivals at each of `rates` in turn, in equal times: a burst is low, high,
-    low."""
+    """Return Poisson arrivals at each of `rates` in turn, in equal times: a burst is low, high, low."""
     each = seconds / len(rates)
     return [
         Arrival(i * each + arrival.at_s, arrival.output_tokens)
@@ -70,8 +65,7 @@ def steps(rates: list[float], seconds: float, output_tokens: int, seed: int = 0)
 
 
 def trace(path: Path, speed: float = 1.0, longest: int = 4096) -> list[Arrival]:
-    """Read a recorded load, to be replayed `speed` times as fast. Raises InvalidRequest for what is
-    no trace."""
+    """Read a recorded load, to be replayed `speed` times as fast. Raises InvalidRequest."""
     try:
         text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
         lines = [line for line in text.splitlines() if line.strip()]

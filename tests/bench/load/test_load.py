@@ -1,13 +1,15 @@
 """Test the report of `bench load` over requests made by hand; `tests/workers/test_load.py` sends
 real ones."""
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from bench.clients.arrivals import Arrival
-from bench.clients.load import FILLER, parse_args, prompt, run
-from bench.clients.load_report import Served, Slo, draw, figures, table
+from bench.load.arrivals import Arrival
+from bench.load.client import FILLER, prompt, run
+from bench.load.report import Served, Slo, draw, figures, parts, recovered_s, table
+from bench.load.run import parse_args
 from bench.prompts import PROMPTS
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -72,11 +74,14 @@ def test_no_prompt_comes_twice_and_a_length_is_about_kept() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--arrivals", "trace"],
-        ["--rate", "0"],
-        ["--arrivals", "steps", "--rates", "1"],
-        ["--seconds", "-1"],
-        ["--url", "http://localhost:8000", "--arms", "unsteered"],  # whose beat would it freeze?
+        ["trace"],
+        ["poisson", "--rate", "0"],
+        ["steps", "--rates", "1"],
+        ["poisson", "--seconds", "-1"],
+        ["poisson", "--rates", "1", "2"],  # of ramp and steps
+        ["soak", "--url", "http://localhost:8000"],  # whose processes would it sample?
+        ["poisson", "--url", "http://localhost:8000", "--arms", "unsteered"],  # whose beat would it freeze?
+        ["meanwhile", "true"],
     ],
 )
 def test_loads_that_make_no_sense_are_refused(words: list[str]) -> None:
@@ -92,3 +97,26 @@ def test_requests_that_meet_no_server_are_counted_as_failed() -> None:
 def test_a_request_that_could_not_be_made_fails_the_load() -> None:
     with pytest.raises(ZeroDivisionError):
         run("http://127.0.0.1:9", [Arrival(0.0, 8)], "on", count(), prompts={})
+
+
+def test_refusals_are_no_failures_and_no_answers() -> None:
+    lost = replace(served(13.0), error="lost")
+    refused = Served("code", 12.0, 12.01, error="too many requests wait; try again in 2 s")
+    found = parts([served(1.0), served(11.0), refused, lost, served(21.0)], [1.0, 10.0, 1.0], 30.0, SLO)
+    assert [one["refused"] for one in found] == [0, 1, 0]
+    assert [one["failed"] for one in found] == [0, 1, 0]
+    assert [one["rate"] for one in found] == [1.0, 10.0, 1.0]
+    assert found[1]["refused_s"]["p99"] == pytest.approx(0.01)
+    assert found[1]["total_s"]["p50"] == pytest.approx(1.0)
+
+
+def test_recovery_takes_several_requests_in_a_row_as_fast_as_before() -> None:
+    before = [one(i, 1.0) for i in range(10)]
+    slow = [one(20.0 + i / 10, 4.0) for i in range(8)]
+    lucky = [one(21.05, 1.0), one(21.5, 4.0)]
+    assert recovered_s([*before, *slow, *lucky, *(one(23.0 + i, 1.2) for i in range(6))], 10.0, 20.0) == 3.0
+    assert recovered_s([*before, *slow, *lucky], 10.0, 20.0) is None
+
+
+def one(sent_s: float, total_s: float) -> Served:
+    return Served("code", sent_s, sent_s + total_s, sent_s + 0.1, tokens=5, rounds=5)

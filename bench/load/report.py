@@ -1,4 +1,4 @@
-"""Report a load as figures, lines and a picture: latencies, goodput, drafts.
+"""Report a load as figures, a table and a picture: latencies, goodput, refusals, drafts.
 
 Takes requests as their clients met them; knows nothing of how they were sent.
 """
@@ -16,13 +16,15 @@ matplotlib.use("Agg")  # writes files; no window is opened
 from matplotlib import pyplot
 
 Figures = dict[str, Any]
+Line = tuple[str, Listed[float], Listed[float]]  # label, xs, ys
 PERCENTILES = (50, 95, 99)
-MEANINGS = {
+BY_RATE = {
     "ttft_s": "time to first token, s (p95)",
-    "tpot_s": "time a token, s (p95)",
+    "tpot_s": "time per output token, s (p95)",
     "total_s": "whole request, s (p95)",
 }
 OVER_TIME = {"under_way": "requests under way", "drafted_per_round": "draft tokens verified a round"}
+CALM, CALM_REQUESTS = 1.5, 5  # recovered: so many requests in a row within so many times the p95 of the first part
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class Served:
     drafted: int = 0
     accepted: int = 0
     error: str | None = None
-    is_repeated: bool = False  # its prompt was asked before, but for a number behind it
+    is_repeated: bool = False  # an earlier request had its prompt, but for a number behind it
+    token_ids: tuple[int, ...] = ()
+    pieces: tuple[tuple[float, int], ...] = ()  # of the text: when each came, and its characters
 
     @property
     def ttft_s(self) -> float | None:
@@ -54,6 +58,11 @@ class Served:
     def total_s(self) -> float:
         """Return the time of the whole request, seconds."""
         return self.end_s - self.sent_s
+
+    @property
+    def is_refused(self) -> bool:
+        """Tell whether the server refused the request and told the client to try again later."""
+        return self.error is not None and "try again" in self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +80,17 @@ class Slo:
 
 
 def figures(served: Listed[Served], seconds: float, slo: Slo) -> Figures:
-    """Compute a load's figures; `seconds`: from its start to its last answer."""
+    """Compute a load's figures; `seconds`: from its start to its last answer. A refused request has not failed."""
     done = [one for one in served if one.error is None]
+    refused = [one for one in served if one.is_refused]
     tokens, rounds = sum(one.tokens for one in done), sum(one.rounds for one in done)
     drafted, accepted = sum(one.drafted for one in done), sum(one.accepted for one in done)
     return {
         "requests": len(served),
         "repeated": sum(one.is_repeated for one in served),
-        "failed": len(served) - len(done),
+        "refused": len(refused),
+        "refused_s": spread(one.total_s for one in refused),
+        "failed": len(served) - len(done) - len(refused),
         "errors": sorted({one.error for one in served if one.error is not None}),
         "seconds": round(seconds, 2),
         "offered_per_s": round(len(served) / max(1e-9, max((one.sent_s for one in served), default=0.0)), 3),
@@ -95,6 +107,28 @@ def figures(served: Listed[Served], seconds: float, slo: Slo) -> Figures:
     }
 
 
+def parts(served: Listed[Served], rates: Listed[float], seconds: float, slo: Slo) -> list[Figures]:
+    """Return the figures of the requests sent in each of equal parts of `seconds`, each with its rate."""
+    found, each_s = [], seconds / len(rates)
+    for i, rate in enumerate(rates):
+        own = [one for one in served if i * each_s <= one.sent_s < (i + 1) * each_s]
+        took_s = max((one.end_s for one in own if not one.is_refused), default=(i + 1) * each_s) - i * each_s
+        found.append(figures(own, took_s, slo) | {"rate": rate, "arm": f"part {i + 1}"})
+        del found[-1]["series"]
+    return found
+
+
+def recovered_s(served: Listed[Served], begin_s: float, end_s: float) -> float | None:
+    """Return the seconds from an overload's end until requests are answered as before its begin; None: never."""
+    done = sorted((one for one in served if one.error is None), key=lambda one: one.sent_s)
+    before = spread(one.total_s for one in done if one.sent_s < begin_s)["p95"]
+    after = [one for one in done if one.sent_s >= end_s]
+    for i in range(len(after) - CALM_REQUESTS + 1):
+        if all(one.total_s <= CALM * before for one in after[i : i + CALM_REQUESTS]):
+            return round(after[i].sent_s - end_s, 2)
+    return None
+
+
 def spread(values: Iterable[float | None]) -> dict[str, float]:
     """Return percentiles of the known values; 0 where none is known."""
     known = sorted(value for value in values if value is not None)
@@ -105,8 +139,7 @@ def spread(values: Iterable[float | None]) -> dict[str, float]:
 
 
 def series(served: Listed[Served], seconds: float, parts: int = 60) -> dict[str, list[float]]:
-    """Return requests under way over time, and draft tokens a round of those that ended in each
-    part."""
+    """Return requests under way over time, and draft tokens a round of those that ended in each part."""
     width = max(1e-9, seconds / parts)
     found: dict[str, list[float]] = {"at_s": [], "under_way": [], "drafted_per_round": []}
     for i in range(parts):
@@ -123,34 +156,58 @@ def table(loads: Iterable[Figures]) -> str:
     """Return the loads as a Markdown table."""
     lines = [
         "| rate, 1/s | arm | tokens/s | goodput, 1/s | first token p50 / p99, s | a token p50 / p99, ms "
-        "| tokens a round | waste | failed |",
-        "|---" * 9 + "|",
+        "| whole p50 / p99, s | tokens a round | waste | refused | failed |",
+        "|---" * 11 + "|",
     ]
     for one in loads:
-        ttft, tpot = one["ttft_s"], one["tpot_s"]
+        ttft, tpot, total = one["ttft_s"], one["tpot_s"], one["total_s"]
         lines.append(
             f"| {one['rate']:g} | {one['arm']} | {one['tokens_per_s']:.1f} | {one['goodput_per_s']:.2f} "
             f"| {ttft['p50']:.2f} / {ttft['p99']:.2f} | {1e3 * tpot['p50']:.0f} / {1e3 * tpot['p99']:.0f} "
-            f"| {one['tokens_per_round']:.2f} | {one['draft_waste']:.0%} | {one['failed']} of {one['requests']} |"
+            f"| {total['p50']:.2f} / {total['p99']:.2f} | {one['tokens_per_round']:.2f} | {one['draft_waste']:.0%} "
+            f"| {one['refused']} | {one['failed']} of {one['requests']} |"
         )
     return "\n".join(lines)
 
 
 def draw(loads: Listed[Figures], out: Path) -> None:
-    """Draw percentiles by rate, or for one rate requests under way and draft length over time, into
-    a PNG file."""
-    by_rate = len({one["rate"] for one in loads}) > 1
-    names = MEANINGS if by_rate else OVER_TIME
-    figure, axes = pyplot.subplots(1, len(names), figsize=(4.2 * len(names), 3.4), squeeze=False, layout="constrained")
-    for panel, (name, title) in zip(axes[0], names.items(), strict=True):
-        for arm in dict.fromkeys(one["arm"] for one in loads):
-            own = [one for one in loads if one["arm"] == arm]
-            xs = [one["rate"] for one in own] if by_rate else own[0]["series"]["at_s"]
-            ys = [one[name]["p95"] for one in own] if by_rate else own[0]["series"][name]
-            panel.plot(xs, ys, marker="o" if by_rate else "", label=f"speculation {arm}")
+    """Draw percentiles by rate into a PNG file; for one rate, requests and draft length over time, or what grew."""
+    arms = {arm: [one for one in loads if one["arm"] == arm] for arm in dict.fromkeys(one["arm"] for one in loads)}
+    if len({one["rate"] for one in loads}) > 1:
+        panels = {
+            title: [(arm, [one["rate"] for one in own], [one[name]["p95"] for one in own]) for arm, own in arms.items()]
+            for name, title in BY_RATE.items()
+        }
+        draw_panels(panels, "requests a second", out)
+        return
+    panels = {
+        title: [(arm, own[0]["series"]["at_s"], own[0]["series"][name]) for arm, own in arms.items()]
+        for name, title in OVER_TIME.items()
+    }
+    if "processes" in loads[0]:
+        panels |= process_panels(loads[0]["processes"])
+    draw_panels(panels, "seconds", out)
+
+
+def process_panels(processes: Figures) -> dict[str, list[Line]]:
+    """Return a panel for each resource of a watcher's figures."""
+    at_s = processes["at_s"]
+    return {
+        what: [(whose, at_s[-len(values) :], values) for whose, values in own.items()]
+        for what, own in processes["series"].items()
+    }
+
+
+def draw_panels(panels: dict[str, list[Line]], xlabel: str, out: Path) -> None:
+    """Draw panels side by side, each from 0 up, into a PNG file."""
+    size = (4.0 * len(panels), 3.4)
+    figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
+    for panel, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for label, xs, ys in lines:
+            panel.plot(xs, ys, label=label)
         panel.set_title(title)
-        panel.set_xlabel("requests a second" if by_rate else "seconds")
+        panel.set_xlabel(xlabel)
         panel.set_ylim(bottom=0.0)
-    axes[0][0].legend()
+        panel.legend(fontsize="x-small")
     figure.savefig(out, dpi=110)
     pyplot.close(figure)

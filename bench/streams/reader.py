@@ -1,6 +1,6 @@
 """Read the event streams of many requests in one process, as cheaply as a client can.
 
-    python -m bench.clients.stream_reader HOST:PORT
+    python -m bench.streams.reader HOST:PORT
 
 Request ids come in as a line of JSON on stdin; "open" goes out once every stream has begun, and when
 all have ended a JSON object: frames, those that were wrong, and the times from commit to byte. While
@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.clients.paced_streams import token_at
+from bench.streams.commits import token_at
 
 CHUNK = 2**16
 

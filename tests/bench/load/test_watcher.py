@@ -6,8 +6,7 @@ from contextlib import ExitStack
 import redis
 
 from app.local.instance import ProcessId, State
-from bench.clients.resource_monitor import look
-from bench.clients.soak import growth
+from bench.load.watcher import growth, look
 
 
 def test_growth_tells_a_leak_from_a_cache_that_fills() -> None:

@@ -1,5 +1,4 @@
-"""Test the clients of `bench meanwhile` that wait for one answer: broken is lost, refused is
-not."""
+"""Test the clients of `bench load meanwhile` that wait for one answer: broken is lost, refused is not."""
 
 import threading
 import time
@@ -12,7 +11,7 @@ import pytest
 from app.messages import FinishReason, Result, SpeculationReport, Status, Timing, Usage
 from app.request import GenerateRequest
 from bench.chaos.clients import ClientCounts
-from bench.clients.under_change import Waiting
+from bench.load.meanwhile import Waiting
 
 TOKENS = (5, 6, 7)
 COUNTED = ("right", "wrong", "failed", "lost", "refused")

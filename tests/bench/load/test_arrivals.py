@@ -8,7 +8,7 @@ import pytest
 
 from app.config import ROOT
 from app.errors import InvalidRequest
-from bench.clients.arrivals import (
+from bench.load.arrivals import (
     Arrival,
     gamma,
     poisson,

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from bench.clients.paced_streams import TOKENS, token_at
-from bench.clients.stream_reader import Stream, report
+from bench.streams.commits import TOKENS, token_at
+from bench.streams.reader import Stream, report
 
 HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\nretry: 1000\n: request r\n\n"
 

@@ -1,26 +1,17 @@
-"""Test the figures of `bench start`: requests paired with the warmed deployment's, and the first ten seconds."""
+"""Test the figures of `bench load start`: requests paired with the warmed deployment's, and the first ten seconds."""
 
 import pytest
 
-from app.messages import Result, SpeculationReport, Status, Timing, Usage
-from bench.clients.start import Pieces, Run, figures, table
+from bench.load.report import Served
+from bench.load.start import Run, figures, table
 
-
-def result(tokens: int) -> Result:
-    return Result(
-        id="r",
-        status=Status.DONE,
-        text="",
-        token_ids=tuple(range(tokens)),
-        finish_reason=None,
-        usage=Usage(prompt_tokens=1, completion_tokens=tokens),
-        timing=Timing(ttft_s=0.1, total_s=1.0),
-        speculation=SpeculationReport(rounds=tokens, drafted=0, accepted=0, mean_accepted_length=1.0, by_drafter={}),
-    )
+Pieces = list[tuple[float, int]]
 
 
 def run(*pieces: Pieces, seconds: float, tokens: int = 40) -> Run:
-    return Run([result(tokens)] * len(pieces), [seconds] * len(pieces), seconds, pieces)
+    ids = tuple(range(tokens))
+    served = [Served("", 0.0, seconds, tokens=tokens, rounds=tokens, token_ids=ids, pieces=tuple(p)) for p in pieces]
+    return Run(served, seconds)
 
 
 def test_the_first_seconds_have_what_had_come_by_then() -> None:

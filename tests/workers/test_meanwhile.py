@@ -1,4 +1,4 @@
-"""Test `bench meanwhile`: clients see nothing of a killed verifier, and a failing command is reported."""
+"""Test `bench load meanwhile`: clients see nothing of a killed verifier, and a failing command is reported."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients.under_change import main
+from bench.load.run import main
 from tests.workers.cluster import Cluster
 
 
@@ -32,4 +32,4 @@ def test_a_command_that_fails_is_reported(cluster: Cluster) -> None:
 
 def few(url: str) -> list[str]:
     words = ["--clients", "1", "--requests", "2", "--max-tokens", "24", "--after", "1"]
-    return ["--url", url, *words]
+    return ["meanwhile", "--url", url, *words]

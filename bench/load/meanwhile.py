@@ -1,15 +1,12 @@
-"""`./paceline bench meanwhile --url URL -- COMMAND ...`: run clients at a deployment while a
-command changes it.
+"""Clients at a running deployment while a command changes it: `bench load meanwhile --url URL -- COMMAND ...`
 
-Asks for a set of texts undisturbed, then again and again, from the command's start to its end. Half
-of the clients follow streams and resume one that breaks; the others wait for one answer on one
-connection. Prints the command's lines with their times, then the clients' counts.
+Asks for a set of texts undisturbed, then again and again, from before the command's start to after its end. Half of
+the clients follow streams and resume one that breaks; the others wait for one answer on one connection.
 """
 
 import argparse
 import json
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -26,16 +23,14 @@ from app.local.client import generate
 from app.messages import Result
 from bench.chaos.clients import ClientCounts, Clients
 from bench.chaos.run import DRAIN_S, requests
-from bench.help import parser as parser_of
 from bench.report_header import heading
 
 ANSWER_S = 300.0  # longest wait for one answer
-LONGEST = 10  # silences that are reported
+SILENCES = 10  # the longest, which are reported
 
 
 class Waiting(Clients):
-    """Clients that ask once and wait for the whole answer: a connection that breaks counts as a
-    lost request."""
+    """Clients that wait for the whole answer: a connection that breaks counts as a lost request."""
 
     def _ask(self, number: int) -> tuple[Result, float]:
         started_s = time.monotonic()
@@ -60,23 +55,8 @@ class Waiting(Clients):
         return result, ended_s - started_s
 
 
-def main(argv: Listed[str] | None = None) -> int:
-    """Run clients and command, print, write the report; return 0 if every request got its text and
-    the command succeeded."""
-    args = parse_args(argv)
-    report = heading("bench meanwhile", argv) | storm(args)
-    if args.out is not None:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
-    kinds = (report["streams"], report["answers"])
-    for kind in kinds:
-        print(json.dumps(kind))
-    is_broken = any(kind[what] for kind in kinds for what in ("wrong", "failed", "lost"))
-    return 1 if is_broken or report["exit_status"] else 0
-
-
-def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench meanwhile", __doc__)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the scenario's flags."""
     parser.add_argument("--url", required=True, help="of a web server that wants no key, or of the proxy before it")
     parser.add_argument("--clients", type=int, default=4, help="of each kind")
     parser.add_argument("--requests", type=int, default=8, help="different texts to ask for")
@@ -85,25 +65,34 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--after", type=float, default=5.0, help="seconds of load before the command, and after it")
     parser.add_argument("--out", type=Path, help="file to write")
     parser.add_argument("command", nargs="+", help="what to run meanwhile")
-    return parser.parse_args(argv)
 
 
-def storm(args: argparse.Namespace) -> dict[str, Any]:
-    """Ask for all texts undisturbed, then while the command runs; return the report's figures."""
+def main(args: argparse.Namespace, argv: Listed[str] | None) -> int:
+    """Run clients and command; return 0 if every request got its text and the command succeeded.
+
+    Prints the command's lines with their times, then the clients' counts.
+    """
     texts = requests(args.requests, args.max_tokens)
     expected = [generate(args.url, text, None).token_ids for text in texts]
-    crowds = [kind(args.url, texts, expected, args.seed) for kind in (Clients, Waiting)]
+    crowds = {
+        name: kind(args.url, texts, expected, args.seed) for name, kind in (("streams", Clients), ("answers", Waiting))
+    }
     started_s = time.monotonic()
-    for crowd in crowds:
+    for crowd in crowds.values():
         crowd.start(args.clients)
     time.sleep(args.after)
     status = _run(args.command, started_s)
     time.sleep(args.after)
-    for crowd in crowds:
+    for crowd in crowds.values():
         crowd.stop(DRAIN_S)
-    streams, answers = (_client_figures(crowd.counts, started_s) for crowd in crowds)
     seconds = round(time.monotonic() - started_s, 1)
-    return {"exit_status": status, "seconds": seconds, "streams": streams, "answers": answers}
+    counts = {name: _figures(crowd.counts, started_s) for name, crowd in crowds.items()}
+    report = {**heading("bench load", argv), "exit_status": status, "seconds": seconds, **counts}
+    if args.out is not None:
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+    for kind in counts.values():
+        print(json.dumps(kind))
+    return 1 if status or any(kind[what] for kind in counts.values() for what in ("wrong", "failed", "lost")) else 0
 
 
 def _run(command: list[str], started_s: float) -> int:
@@ -114,11 +103,7 @@ def _run(command: list[str], started_s: float) -> int:
     return process.returncode
 
 
-def _client_figures(counters: ClientCounts, started_s: float) -> dict[str, Any]:
-    longest = sorted(counters.stalls, key=lambda stall: stall[0] - stall[1])[:LONGEST]
+def _figures(counts: ClientCounts, started_s: float) -> dict[str, Any]:
+    longest = sorted(counts.stalls, key=lambda stall: stall[0] - stall[1])[:SILENCES]
     silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for start, end in longest]
-    return {key: value for key, value in asdict(counters).items() if key != "stalls"} | {"silences": silences}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {key: value for key, value in asdict(counts).items() if key != "stalls"} | {"silences": silences}
