@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.products import _shown, compared, parse
+from bench.cpu import compared, parse
 
 PRINTED = """\
 134.5M weights
@@ -19,10 +19,6 @@ def test_lines_of_times_are_read_and_no_others() -> None:
     assert found["q4_1", 1] == [4.2, 4.4] and found["q4_1", 8] == [9.7, 9.9]
     assert found["vnni", 8] == [5.1]
     assert {kind for kind, _ in found} == {"f32", "q4_1", "vnni"}
-
-
-def test_times_are_printed_as_they_are_read() -> None:
-    assert parse(_shown({("avx2", 4): [3.0, 1.0, 2.0]})) == {("avx2", 4): [2.0]}
 
 
 def test_what_both_have_is_compared_and_one_and_eight_rows_have_a_bar() -> None:
