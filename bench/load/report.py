@@ -1,4 +1,4 @@
-"""Report a load as figures, a table and a picture: latencies, goodput, refusals, drafts.
+"""Report a load as figures and a table: latencies, goodput, refusals, drafts.
 
 Takes requests as their clients met them; knows nothing of how they were sent.
 """
@@ -7,23 +7,10 @@ import statistics
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # writes files; no window is opened
-from matplotlib import pyplot
-
 Figures = dict[str, Any]
-Line = tuple[str, Listed[float], Listed[float]]  # label, xs, ys
 PERCENTILES = (50, 95, 99)
-BY_RATE = {
-    "ttft_s": "time to first token, s (p95)",
-    "tpot_s": "time per output token, s (p95)",
-    "total_s": "whole request, s (p95)",
-}
-OVER_TIME = {"under_way": "requests under way", "drafted_per_round": "draft tokens verified a round"}
 CALM, CALM_REQUESTS = 1.5, 5  # recovered: so many requests in a row within so many times the p95 of the first part
 
 
@@ -168,46 +155,3 @@ def table(loads: Iterable[Figures]) -> str:
             f"| {one['refused']} | {one['failed']} of {one['requests']} |"
         )
     return "\n".join(lines)
-
-
-def draw(loads: Listed[Figures], out: Path) -> None:
-    """Draw percentiles by rate into a PNG file; for one rate, requests and draft length over time, or what grew."""
-    arms = {arm: [one for one in loads if one["arm"] == arm] for arm in dict.fromkeys(one["arm"] for one in loads)}
-    if len({one["rate"] for one in loads}) > 1:
-        panels = {
-            title: [(arm, [one["rate"] for one in own], [one[name]["p95"] for one in own]) for arm, own in arms.items()]
-            for name, title in BY_RATE.items()
-        }
-        draw_panels(panels, "requests a second", out)
-        return
-    panels = {
-        title: [(arm, own[0]["series"]["at_s"], own[0]["series"][name]) for arm, own in arms.items()]
-        for name, title in OVER_TIME.items()
-    }
-    if "processes" in loads[0]:
-        panels |= process_panels(loads[0]["processes"])
-    draw_panels(panels, "seconds", out)
-
-
-def process_panels(processes: Figures) -> dict[str, list[Line]]:
-    """Return a panel for each resource of a watcher's figures."""
-    at_s = processes["at_s"]
-    return {
-        what: [(whose, at_s[-len(values) :], values) for whose, values in own.items()]
-        for what, own in processes["series"].items()
-    }
-
-
-def draw_panels(panels: dict[str, list[Line]], xlabel: str, out: Path) -> None:
-    """Draw panels side by side, each from 0 up, into a PNG file."""
-    size = (4.0 * len(panels), 3.4)
-    figure, axes = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
-    for panel, (title, lines) in zip(axes[0], panels.items(), strict=True):
-        for label, xs, ys in lines:
-            panel.plot(xs, ys, label=label)
-        panel.set_title(title)
-        panel.set_xlabel(xlabel)
-        panel.set_ylim(bottom=0.0)
-        panel.legend(fontsize="x-small")
-    figure.savefig(out, dpi=110)
-    pyplot.close(figure)

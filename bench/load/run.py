@@ -30,7 +30,7 @@ from bench.help import parser as parser_of
 from bench.load import meanwhile, start
 from bench.load.arrivals import Arrival, gamma, poisson, ramp, steps, trace
 from bench.load.client import ARMS, UNSTEERED, run
-from bench.load.report import Figures, Served, Slo, draw, figures, parts, recovered_s, table
+from bench.load.report import Figures, Served, Slo, figures, parts, recovered_s, table
 from bench.load.watcher import Watcher, grew, growth_table
 from bench.prompts import add_prompts_file
 from bench.report_header import heading
@@ -96,7 +96,6 @@ def main(argv: Listed[str] | None = None) -> int:
                 print(table([found[-1], *found[-1].get("parts", [])]), flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps({**heading("bench load", argv), "loads": found}, indent=1) + "\n")
-    draw(found, args.out.with_suffix(".png"))
     print(table(found))
     is_broken = any(one["failed"] for one in found)
     for one in found:

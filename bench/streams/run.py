@@ -25,7 +25,7 @@ from app.local.ports import any_free
 from app.local.process_specs import services
 from bench.help import count
 from bench.help import parser as parser_of
-from bench.load.report import draw_panels, process_panels, spread
+from bench.load.report import spread
 from bench.load.watcher import Watcher, cpu_s, grew, growth_table
 from bench.own_redis import own_redis
 from bench.report_header import heading
@@ -36,7 +36,7 @@ SMALL_CALLS = ("/healthz", "/v1/models", "/readyz")  # answered by the process a
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Measure each pace, print, write figures and picture; return 0 if every stream was whole and nothing grew."""
+    """Measure each pace, print, write the figures; return 0 if every stream was whole and nothing grew."""
     args = parse_args(argv)
     report: dict[str, Any] = {**heading("bench streams", argv), "streams": args.streams, "paces": []}
     with deployment(args.streams) as (opened, state):
@@ -44,8 +44,6 @@ def main(argv: Listed[str] | None = None) -> int:
             report["paces"].append(measure(opened, state, pace, args))
             print(line(report["paces"][-1]), flush=True)
     args.out.write_text(json.dumps(report, indent=1) + "\n")
-    last = report["paces"][-1]["processes"]
-    draw_panels(process_panels(last), "seconds", args.out.with_suffix(".png"))
     return 1 if any(one["wrong"] or grew(one["processes"]) for one in report["paces"]) else 0
 
 

@@ -19,7 +19,6 @@ def test_a_load_is_served_and_reported(cluster: Cluster, tmp_path: Path, words: 
         assert one["requests"] >= 3 and one["failed"] == 0, one["errors"]
         assert 0.0 < one["ttft_s"]["p50"] <= one["total_s"]["p50"] and one["tokens_per_s"] > 0.0
     assert loads[1]["drafted_per_round"] == 0.0  # on a busy machine the other may draft nothing either
-    assert out.with_suffix(".png").exists()
 
 
 def test_a_trace_that_is_none_is_refused_before_anything_is_sent(

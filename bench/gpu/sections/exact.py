@@ -17,7 +17,7 @@ import torch
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.engine.profile.profiler import CHECKS, check_exactness
-from bench.gpu.random_models import ONE_B, TINY, random_model, room, runner_of
+from bench.gpu.random_models import ONE_B, TINY, random_weights, room, runner_of
 from bench.gpu.random_steps import ROWS, RandomSteps, Sizes
 from bench.gpu.sections.model import loaded
 from bench.gpu.sections.steps import REPLAYS, Point, replay_of, works_of
@@ -31,7 +31,7 @@ QUICK_ROWS, QUICK_SIZES = 4, Sizes(sequences=2, prompt=3, text=40, nodes=3, has_
 def measure(setting: Setting, found: Figures) -> None:
     """Write rows with other bits, step times and flips, exact and default, into `found`."""
     shape = replace(TINY, layers=1) if setting.is_quick else ONE_B
-    _model(setting, take(random_model(setting, shape)), shape.vocab, found.setdefault(shape.name, {}))
+    _model(setting, random_weights(setting, shape), shape.vocab, found.setdefault(shape.name, {}))
     setting.free()
     if setting.folder is not None and not setting.is_quick:
         weights = take(loaded(setting.folder, setting.device, setting.dtype))

@@ -17,10 +17,10 @@ import torch
 
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.sm_partition import Multiprocessors, divided
-from app.engine.gpu.weights import Weights, take
+from app.engine.gpu.weights import Weights
 from app.errors import InstanceError
 from app.placement.partition import Partition
-from bench.gpu.random_models import EIGHT_B, TINY, random_model, room, runner_of
+from bench.gpu.random_models import EIGHT_B, TINY, random_weights, room, runner_of
 from bench.gpu.sections.steps import Point, replay_of, works_of
 from bench.gpu.setting import Figures, Setting
 
@@ -42,7 +42,7 @@ def measure(setting: Setting, found: Figures) -> None:
     """Write the times of every batch and division into `found`."""
     shape = TINY if setting.is_quick else EIGHT_B
     small = replace(shape, name=f"{shape.name}, {LAYERS} layers", layers=LAYERS, vocab=min(shape.vocab, 16384))
-    models = Models(take(random_model(setting, shape)), take(random_model(setting, small)), small.vocab)
+    models = Models(random_weights(setting, shape), random_weights(setting, small), small.vocab)
     found["target"], found["drafter"], found["batches"] = shape.name, small.name, {}
     divisions = _divisions(setting) if setting.device.type == "cuda" else {}
     for point in _points(setting.is_quick):

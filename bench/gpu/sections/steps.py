@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from app.engine.cpu.equivalence import probe
 from app.engine.gpu.input_batch import fill, layout_of
 from app.engine.gpu.runner import DeviceRunner
-from app.engine.gpu.weights import Weights, take
+from app.engine.gpu.weights import Weights
 from app.state import BatchEntry
 from bench.gpu.random_models import (
     EIGHT_B,
@@ -25,7 +25,7 @@ from bench.gpu.random_models import (
     PAGE_TOKENS,
     TINY,
     Shape,
-    random_model,
+    random_weights,
     room,
     runner_of,
 )
@@ -54,7 +54,7 @@ def measure(setting: Setting, found: Figures) -> None:
     """Write each shape's steps, their floors and times, into `found`."""
     for shape in (TINY,) if setting.is_quick else (EIGHT_B, ONE_B):
         found[shape.name] = {}
-        _model(setting, take(random_model(setting, shape)), shape, found[shape.name])
+        _model(setting, random_weights(setting, shape), shape, found[shape.name])
         setting.free()
 
 
