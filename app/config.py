@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from app.errors import InvalidSettings
-from app.redis_url import checked
+from app.redis_url import checked, with_password
 
 log = logging.getLogger(__name__)
 PREFIX = "PACELINE_"
@@ -88,6 +88,7 @@ class Settings(BaseModel):
         description="broker, results and state: redis://, by TLS rediss://, unix://, or by Sentinels "
         "redis+sentinel://HOST,HOST/NAME (app/redis_url.py); `up` starts its own when absent",
     )
+    redis_password: str | None = Field(None, description="of Redis, where its URL has none")
     queue: str = Field(
         "celery",
         pattern=r"^[A-Za-z0-9_.-]{1,80}$",
@@ -234,7 +235,7 @@ class Settings(BaseModel):
         in_file = {} if file is None else read_file(file, cls.model_fields)
         given = cls.given(environ)
         try:
-            return cls.model_validate({**in_file, **given})
+            return cls.model_validate({**in_file, **given})._with_password()
         except ValidationError as error:
             lines = []
             for wrong in error.errors(include_url=False, include_input=False):
@@ -242,6 +243,11 @@ class Settings(BaseModel):
                 place = variable(name) if name in given or file is None else f"{file}: {name}"
                 lines.append(f"{place}: {wrong['msg']}")
             raise InvalidSettings("\n".join(lines)) from error
+
+    def _with_password(self) -> Self:
+        if self.redis_url is None or self.redis_password is None:
+            return self
+        return self.model_copy(update={"redis_url": with_password(self.redis_url, self.redis_password)})
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> dict[str, object]:

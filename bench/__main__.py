@@ -10,29 +10,19 @@ from bench.run import main as compare
 from bench.systems import ALIKE
 
 MODULES = {
-    "cooperate": ("lab.cooperate.run", "every way of drafting on five domains, in one run"),
-    "costs": (
-        "bench.cost_errors",
-        "how far the expected costs of steps and drafts are off, held out",
-    ),
+    "costs": ("bench.cost_errors", "how far the expected costs of steps and drafts are off, held out"),
     "cpu": ("bench.cpu", "a step on a CPU: its roofline, its parts, its products alone"),
-    "hosts": ("lab.hosts.run", "drafters on hosts of their own, live, and the simulation beside them"),
     "load": ("bench.load.run", "requests as a scenario says (bursts, overload, an hour, a change); what clients see"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
-    "rounding": ("bench.rounding", "what rounded weights or activations change in what the target says next"),
     "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
+    "rounding": ("bench.rounding", "what rounded weights or activations change in what the target says next"),
     "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
-    "simulate": ("lab.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
     "store": ("bench.scale.store_load", "tokens a second that one Redis carries"),
     "streams": ("bench.streams.run", "hundreds of open event streams on one web process"),
-    "sweep": ("lab.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
-    "testbeds": ("lab.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),
     "timeline": ("bench.timeline", "a picture of each node's busy times"),
 }
-
-
-HAVE_ARMS = {"cooperate", "hosts", "pruning", "sweep"}  # `load` does so itself, where a scenario has arms
+HAVE_ARMS = {"pruning"}  # `load` does so itself, where a scenario has arms
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import pytest
 from bench.__main__ import main
 
 
-@pytest.mark.parametrize(("name", "cache"), [("sweep", "0"), ("cooperate", "0"), ("load", "1")])
+@pytest.mark.parametrize(("name", "cache"), [("pruning", "0"), ("load", "1")])
 def test_benchmarks_with_arms_run_without_the_prefix_cache(
     name: str, cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
