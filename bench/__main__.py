@@ -1,5 +1,4 @@
-"""`./paceline bench [NAME] ...`: run a benchmark by name, or without one the usual comparison
-(`bench.run`)."""
+"""`./paceline bench [NAME] ...`: run a benchmark by name, or without one the usual comparison (`bench.run`)."""
 
 import importlib
 import os

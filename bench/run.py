@@ -1,10 +1,8 @@
-"""`./paceline bench`: compare Paceline with transformers' `generate` and with itself, in one
-interleaved run.
+"""`./paceline bench`: compare Paceline with transformers' `generate` and with itself, in one interleaved run.
 
-Measures tokens/s and time to first token with speculation on and off at several concurrencies, in
-one process and through a whole deployment (Celery, Redis, web), and on against off for each prompt
-domain. Every run's tokens are compared: a figure with other tokens is no figure. Bars are printed
-beside what was measured.
+Measures tokens/s and time to first token with speculation on and off at several concurrencies, in one process and
+through a whole deployment (Celery, Redis, web), and on against off for each prompt domain. Every run's tokens are
+compared: a figure with other tokens is no figure. Bars are printed beside what was measured.
 """
 
 import argparse
@@ -31,8 +29,7 @@ Figures = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
-    """Measure, print, and write the figures with the machine named; return the exit status.
-    `epilog` ends the help."""
+    """Measure, print, and write the figures with the machine named; return the exit status. `epilog` ends the help."""
     args = parse_args(argv, epilog)
     settings = Settings.from_env()
     url = None if args.no_server else start_server()
@@ -80,9 +77,8 @@ def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str,
 
 
 def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
-    """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same
-    disturbances. Each order comes a second time backwards: with an even number of repeats no arm
-    precedes another more often."""
+    """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same disturbances. Each
+    order comes a second time backwards: with an even number of repeats no arm precedes another more often."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     new = count()  # no prompt twice: the suffix drafter would know the answer
     names = list(arms)
@@ -111,8 +107,7 @@ COMPARED = (
 
 
 def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
-    """Compare speculation on with off for each domain, one request at a time, paired and
-    interleaved."""
+    """Compare speculation on with off for each domain, one request at a time, paired and interleaved."""
     kind = "server" if "server_on" in arms else "local"
     found: Figures = {"arm": kind}
     for domain, prompts in PROMPTS.items():
@@ -146,8 +141,7 @@ def ratio(new: list[Run], old: list[Run]) -> dict[str, float]:
 
 
 def check_same(runs: list[Run]) -> None:
-    """Raise SystemExit unless all arms committed the same tokens: a difference is a bug, not a
-    figure."""
+    """Raise SystemExit unless all arms committed the same tokens: a difference is a bug, not a figure."""
     if any(run.token_ids != runs[0].token_ids for run in runs):
         raise SystemExit("the arms generated different tokens: no figures")
 

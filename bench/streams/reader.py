@@ -2,10 +2,9 @@
 
     python -m bench.streams.reader HOST:PORT
 
-Request ids come in as a line of JSON on stdin; "open" goes out once every stream has begun, and when
-all have ended a JSON object: frames, those that were wrong, and the times from commit to byte. While
-the streams run it only notes when bytes came; they are parsed at the end, so that it takes little time
-from the processes that are measured.
+Request ids come in as a line of JSON on stdin; "open" goes out once every stream has begun, and when all have ended a
+JSON object: frames, those that were wrong, and the times from commit to byte. While the streams run it only notes when
+bytes came; they are parsed at the end, so that it takes little time from the processes that are measured.
 """
 
 import json

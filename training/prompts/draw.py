@@ -1,8 +1,7 @@
 """Draw prompts of five domains for a target to answer: templates filled with topics, reproducible from a seed.
 
-Templates and topics are data, in `templates.toml` and `topics.toml`. They are broad rather than many: a drafter
-taught on few kinds of question guesses well on those only. No prompt of the benchmark (`bench/prompts.py`) is among
-them.
+Templates and topics are data, in `templates.toml` and `topics.toml`. They are broad rather than many: a drafter taught
+on few kinds of question guesses well on those only. No prompt of the benchmark (`bench/prompts.py`) is among them.
 """
 
 import random

@@ -106,8 +106,7 @@ def _contiguous(setting: Setting, kv: torch.Tensor, q: torch.Tensor, context: in
 
 
 def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random pages (2, P, PAGE, KEY_HEADS, HEAD_DIM) of keys and values, and queries (R,
-    HEADS, HEAD_DIM)."""
+    """Return random pages (2, P, PAGE, KEY_HEADS, HEAD_DIM) of keys and values, and queries (R, HEADS, HEAD_DIM)."""
     shape = 2, batch * -(-context // PAGE), PAGE, KEY_HEADS, HEAD_DIM
     kv = torch.randn(shape, device=setting.device, dtype=setting.dtype)
     return kv, torch.randn(batch * rows, HEADS, HEAD_DIM, device=setting.device, dtype=setting.dtype)

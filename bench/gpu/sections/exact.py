@@ -1,11 +1,10 @@
-"""Measure exact mode, in which rows keep their bits in any batch (design D1): its truth, its cost
-and its worth.
+"""Measure exact mode, in which rows keep their bits in any batch (design D1): its truth, its cost and its worth.
 
 Random steps are run together and each entry alone, on two runners: `in company` counts the rows, 10,000 of them, and
 those that came out with other bits or another token. Then every prompt's text is generated alone, and the same texts
 are read again in a batch and as chains. A position whose token comes out otherwise is a flip. Random weights are the
-worst case: their best tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums
-joined to one rounding, which is what `enable_fp_fusion=False` costs and is worth.
+worst case: their best tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums joined
+to one rounding, which is what `enable_fp_fusion=False` costs and is worth.
 """
 
 import random
@@ -89,8 +88,7 @@ def _in_company(setting: Setting, weights: Weights, vocab_size: int, **rest: boo
 
 
 def _flips_by_batch(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]], length: int) -> Figures:
-    """Return the flips of texts that were generated alone, by the batch in which they are read
-    again."""
+    """Return the flips of texts that were generated alone, by the batch in which they are read again."""
     texts: list[list[int]] = []
     for prompt in prompts:
         if texts and not setting.has_time():
@@ -109,8 +107,7 @@ def _flips_by_batch(setting: Setting, runner: DeviceRunner, prompts: Sequence[li
 
 
 def _summary(found: list[Flip], tokens: int) -> Figures:
-    """Return flips per 10000 tokens, the texts that change and from where on, and the widest gap in
-    logits."""
+    """Return flips per 10000 tokens, the texts that change and from where on, and the widest gap in logits."""
     first = {i: min(flip.position for flip in found if flip.sequence == i) for i in {flip.sequence for flip in found}}
     return {
         "flips_per_10000": round(len(found) * 1e4 / tokens, 2),

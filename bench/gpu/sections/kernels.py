@@ -1,7 +1,6 @@
 """Run the tests of every kernel and of the engine on this device, a process a file.
 
-Without pytest, compares the results of the kernels' own benchmark cases with their references
-instead.
+Without pytest, compares the results of the kernels' own benchmark cases with their references instead.
 """
 
 import importlib.util

@@ -1,11 +1,9 @@
-"""Measure the gain of drafting beside verifying on one GPU, its multiprocessors divided between the
-two or not.
+"""Measure the gain of drafting beside verifying on one GPU, its multiprocessors divided between the two or not.
 
-`verify_ms`: a captured step of the target, `draft_ms`: GUESSES captured steps of a drafter of two
-of its layers, each alone on its side; `both_ms` until both are done, begun at once. `gain`: the
-time of one after the other with all multiprocessors, over `both_ms`. Both sides' streams are of one
-division (`app.engine.gpu.sm_partition`); kernels report on which multiprocessors they ran, and a
-division that divides nothing is an error.
+`verify_ms`: a captured step of the target, `draft_ms`: GUESSES captured steps of a drafter of two of its layers, each
+alone on its side; `both_ms` until both are done, begun at once. `gain`: the time of one after the other with all
+multiprocessors, over `both_ms`. Both sides' streams are of one division (`app.engine.gpu.sm_partition`); kernels report
+on which multiprocessors they ran, and a division that divides nothing is an error.
 """
 
 from collections.abc import Callable, Iterator

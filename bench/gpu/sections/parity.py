@@ -1,8 +1,7 @@
 """Compare the engine's logits, and those of the model's own modules, with the model's in float32.
 
-The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations
-of the logits. In bfloat16 both are off, and the engine should not be further off than the modules
-are.
+The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations of the logits. In
+bfloat16 both are off, and the engine should not be further off than the modules are.
 
 Then random steps, captured and eagerly, in exact mode: their logits must have the same bits.
 """
@@ -84,8 +83,7 @@ def _modules(model: Any, ids: list[int], half: int) -> torch.Tensor:
 
 
 def _engine(runner: DeviceRunner, ids: Sequence[int], half: int) -> torch.Tensor:
-    """Return logits (half, V) float32 of the second piece, given as a chain so that all of its rows
-    are wanted."""
+    """Return logits (half, V) float32 of the second piece, given as a chain so that all of its rows are wanted."""
     sequence = probe(1, 2)
     runner.forward([reserve(runner, BatchEntry(sequence, 0, list(ids[:half]), Tree(), final=False))])
     work = reserve(runner, BatchEntry(sequence, half, [ids[half]], chain(ids[half + 1 :]), final=True))

@@ -1,7 +1,6 @@
 """Time the reading of prompts, alone and beside sequences that decode: the time to the first token.
 
-A prompt is read in chunks of the device's size, each in a step with a row of every sequence that
-decodes.
+A prompt is read in chunks of the device's size, each in a step with a row of every sequence that decodes.
 """
 
 import time
