@@ -133,7 +133,7 @@ def split(_: argparse.Namespace) -> dict[str, Any]:
     A part's time is what a step takes less without it: its kernel is replaced by one that does nothing. The logits
     are garbage meanwhile, the times are not: nothing here depends on values.
     """
-    runner, _ = _target()
+    runner = _target()[0]
     idle = Native(_nothing, "nothing", ARGUMENTS).address
     return {"context": CONTEXT, "rows": {rows: _split(runner, rows, idle) for rows in SPLIT_ROWS}}
 
