@@ -1,8 +1,5 @@
 """Look for what a deployment leaves behind once all requests have ended: requests, mail, cache pages, and keys without
-a time to live.
-
-Takes the deployment under test, returns a line for each finding. Knows nothing of faults or clients.
-"""
+a time to live."""
 
 import time
 from typing import Any

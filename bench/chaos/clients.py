@@ -1,7 +1,4 @@
-"""Run the clients of `./paceline chaos`: they know every request's right tokens and resume a stream that breaks.
-
-Takes a URL, requests and the tokens expected of each; counts what became of them. Knows nothing of faults.
-"""
+"""Run the clients of `./paceline chaos`: they know every request's right tokens and resume a stream that breaks."""
 
 import random
 import threading

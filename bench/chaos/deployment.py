@@ -1,7 +1,4 @@
-"""Give faults access to the deployment under test: its processes, mailboxes, requests and Redis.
-
-Knows nothing of any one fault, nor of the clients.
-"""
+"""Give faults access to the deployment under test: its processes, mailboxes, requests and Redis."""
 
 import os
 import random

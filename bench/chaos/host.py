@@ -46,9 +46,7 @@ def lacking(fault: str) -> str | None:
 @contextmanager
 def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, str]]:
     """Prepare the host for these faults while the instance runs; yield its processes' extra environment variables.
-
-    Raises CalledProcessError when a file system for "full disk" cannot be mounted.
-    """
+    Raises CalledProcessError when a file system for "full disk" cannot be mounted."""
     environ: dict[str, str] = {}
     if "clock jumps" in faults:
         environ |= _clock(instance)

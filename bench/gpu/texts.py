@@ -1,7 +1,4 @@
-"""Generate greedy texts with a GPU runner, and read the same texts again in other batches.
-
-Takes a runner and token ids; knows nothing of tokenizers, devices or timing.
-"""
+"""Generate greedy texts with a GPU runner, and read the same texts again in other batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

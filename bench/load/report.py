@@ -1,7 +1,4 @@
-"""Report a load as figures and a table: latencies, goodput, refusals, drafts.
-
-Takes requests as their clients met them; knows nothing of how they were sent.
-"""
+"""Report a load as figures and a table: latencies, goodput, refusals, drafts."""
 
 import statistics
 from collections.abc import Iterable

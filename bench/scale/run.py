@@ -27,7 +27,7 @@ from app.messages import FinishReason, Record
 from app.request import Sampling, SpeculationBounds
 from app.store.keys import Keys
 from bench.help import parser as parser_of
-from bench.own_redis import own_redis
+from bench.own_redis import own_redis, redis_counts
 from bench.report_header import heading
 from bench.scale.stand_in import FIRST_ID, token_at
 from bench.scale.worker import StandIn
@@ -126,9 +126,10 @@ def measure(opened: Deployment, folder: Path, point: Point, args: argparse.Names
         _start(opened, record)
     reader.until(point.requests)
     reader.drain(1.0)  # mailboxes and estimates settle
-    before, commands, tokens, began_s = _parts(folder), _redis(opened), reader.tokens, time.monotonic()
+    client = opened.requests._client
+    before, then, tokens, began_s = _parts(folder), redis_counts(client), reader.tokens, time.monotonic()
     reader.drain(args.seconds)
-    after, commands_after, took_s = _parts(folder), _redis(opened), time.monotonic() - began_s
+    after, now, took_s = _parts(folder), redis_counts(client), time.monotonic() - began_s
     tokens = reader.tokens - tokens
     for record in records:
         with suppress(NotFound):
@@ -158,7 +159,8 @@ def measure(opened: Deployment, folder: Path, point: Point, args: argparse.Names
             for role in ("verify", "fuse")
         },
         "trips_a_round": {role: round(own["calls"]["trips"] / steps, 2) for role, own in spent.items()},
-        "redis": {name: round((commands_after[name] - commands[name]) / rounds, 3) for name in commands},
+        "redis": {name: round((now[name] - then[name]) / rounds, 3) for name in ("commands", "bytes in", "bytes out")}
+        | {"cpu us": round(per_round * (now["cpu s"] - then["cpu s"]), 3)},
     }
     while opened.requests.active():  # the next point begins with an idle verifier
         time.sleep(0.1)
@@ -229,19 +231,6 @@ def _start(opened: Deployment, record: Record) -> None:
 
 def _parts(folder: Path) -> dict[str, Any]:
     return {role: json.loads((folder / f"{role}.json").read_text()) for role in ROLES}
-
-
-def _redis(opened: Deployment) -> dict[str, float]:
-    client = opened.requests._client
-    stats = client.info("stats")
-    calls = client.info("commandstats")
-    cpu = client.info("cpu")
-    return {
-        "commands": float(sum(one["calls"] for one in calls.values())),
-        "bytes in": float(stats["total_net_input_bytes"]),
-        "bytes out": float(stats["total_net_output_bytes"]),
-        "cpu us": 1e6 * (cpu["used_cpu_user"] + cpu["used_cpu_sys"]),
-    }
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

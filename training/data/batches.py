@@ -1,7 +1,6 @@
 """Turn rows into the tensors of a training step.
 
-Rows go in, a padded batch comes out. All chance comes from the generator that is passed in; nothing
-is known of models or files.
+All chance comes from the generator that is passed in.
 """
 
 import random

@@ -37,10 +37,8 @@ QUICK_STEPS, QUICK_SIZES = 4, Sizes(sequences=3, prompt=3, text=40, nodes=4)
 
 
 def measure(setting: Setting, found: Figures) -> None:
-    """Write mean distances, in standard deviations of the logits, and what random steps met, into `found`.
-
-    Raises AssertionError where a captured step has other bits than the same step run eagerly.
-    """
+    """Write mean distances, in standard deviations of the logits, and what random steps met, into `found`. Raises
+    AssertionError where a captured step has other bits than the same step run eagerly."""
     for shape in (TINY,) if setting.is_quick else (ONE_B, EIGHT_B):
         found[shape.name] = _model(setting, shape, 8 if setting.is_quick else HALF)
         setting.free()
