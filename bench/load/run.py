@@ -73,7 +73,7 @@ def main(argv: Listed[str] | None = None) -> int:
     It is 1 if an admitted request failed or a process was started again; in a soak also if a process grew.
     """
     args = parse_args(argv)
-    if args.scenario not in ONE_ARM:
+    if args.scenario not in ONE_ARM and getattr(args, "url", None) is None:
         os.environ.update(ALIKE)  # inherited by the instances that are started
     if args.scenario in OWN:
         return int(OWN[args.scenario].main(args, argv))
@@ -92,10 +92,11 @@ def main(argv: Listed[str] | None = None) -> int:
         for rate, load in loads.items():
             for arm in args.arms:
                 with first_policy() if arm == UNSTEERED else nullcontext():
-                    found.append(measure(url, spans, load, new, args, arm) | {"rate": rate, "arm": arm})
+                    found.append(measure(url, spans, load, rate, new, args, arm) | {"rate": rate, "arm": arm})
                 print(table([found[-1], *found[-1].get("parts", [])]), flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**heading("bench load", argv), "loads": found}, indent=1) + "\n")
+    about = {"scenario": args.scenario, "settings": {name: os.environ.get(name) for name in SMALL_CACHES}}
+    args.out.write_text(json.dumps({**heading("bench load", argv), **about, "loads": found}, indent=1) + "\n")
     print(table(found))
     is_broken = any(one["failed"] for one in found)
     for one in found:
@@ -122,8 +123,6 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
             parser.error("--rates takes at least two rates, none below 0, not all 0")
         if args.url is not None and (UNSTEERED in args.arms or args.every or args.admit is not None):
             parser.error("unsteered, --every and --admit need an instance of the benchmark's own, without --url")
-        if args.scenario == "overload":
-            args.rates = [args.rate[0], args.factor * args.rate[0], args.rate[0]]
         args.slo = Slo(args.slo_ttft_s, args.slo_tpot_s)
     return args
 
@@ -163,15 +162,26 @@ def arrivals(args: argparse.Namespace, rate: float) -> list[Arrival]:
         case "ramp":
             return ramp(args.rates, args.seconds, args.max_tokens, args.seed)
         case "steps" | "overload":
-            return steps(args.rates, args.seconds, args.max_tokens, args.seed)
+            return steps(part_rates(args, rate), args.seconds, args.max_tokens, args.seed)
         case "trace":
             return trace(args.trace, args.speed)
         case _:
             return [Arrival(0.0, args.max_tokens)] * args.streams
 
 
+def part_rates(args: argparse.Namespace, rate: float) -> list[float]:
+    """Return the rates of the parts of `steps` or of `overload`."""
+    return [rate, args.factor * rate, rate] if args.scenario == "overload" else args.rates
+
+
 def measure(
-    url: str, spans: Path | None, load: Listed[Arrival], new: "count[int]", args: argparse.Namespace, arm: str
+    url: str,
+    spans: Path | None,
+    load: Listed[Arrival],
+    rate: float,
+    new: "count[int]",
+    args: argparse.Namespace,
+    arm: str,
 ) -> Figures:
     """Send one load, watch the processes meanwhile if asked for, and return its figures."""
     instance = Instance(Settings.from_env().state, INSTANCE)
@@ -184,7 +194,7 @@ def measure(
         watcher.end()
         found["processes"] = watcher.figures()
     if args.scenario in ("steps", "overload"):
-        found["parts"] = parts(served, args.rates, args.seconds, args.slo)
+        found["parts"] = parts(served, part_rates(args, rate), args.seconds, args.slo)
     if args.scenario == "overload":
         found["recovered_s"] = recovered_s(served, args.seconds / 3, args.seconds * 2 / 3)
     if spans is not None:
