@@ -13,7 +13,6 @@ MODULES = {
     "cpu": ("bench.cpu", "a step on a CPU: its roofline, its parts, its products alone"),
     "load": ("bench.load.run", "requests as a scenario says (bursts, overload, an hour, a change); what clients see"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
-    "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "rounding": ("bench.rounding", "what rounded weights or activations change in what the target says next"),
     "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
@@ -21,18 +20,16 @@ MODULES = {
     "streams": ("bench.streams.run", "hundreds of open event streams on one web process"),
     "timeline": ("bench.timeline", "a picture of each node's busy times"),
 }
-HAVE_ARMS = {"pruning"}  # `load` does so itself, where a scenario has arms
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     is_named = bool(words) and words[0] in MODULES
-    if not is_named or words[0] in HAVE_ARMS:
-        os.environ.update(ALIKE)  # inherited by started instances, too
     if is_named:
         module = importlib.import_module(MODULES[words[0]][0])  # only this one: each has needs of its own
         return int(module.main(words[1:]))
+    os.environ.update(ALIKE)  # inherited by the instance that is started
     return compare(words, epilog="others, each with a --help of its own:\n" + "\n".join(_listed()))
 
 
