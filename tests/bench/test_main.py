@@ -19,7 +19,7 @@ def test_the_comparison_runs_without_the_prefix_cache(
         seen.append(os.environ["PACELINE_PREFIX_CACHE"])
         return 0
 
-    monkeypatch.setattr("bench.__main__.importlib.import_module", lambda _: SimpleNamespace(main=note))
     monkeypatch.setattr("bench.__main__.compare", note)
+    monkeypatch.setattr("bench.__main__.importlib.import_module", lambda _: SimpleNamespace(main=note))
     assert main(words) == 0
     assert seen == [cache]
