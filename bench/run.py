@@ -35,14 +35,10 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
     url = None if args.no_server else start_server()
     try:
         arms = make_arms(settings, args.max_tokens, url)
-        figures: Figures = {
-            **heading("bench", argv),
-            "max_tokens": args.max_tokens,
-        }
+        figures: Figures = {**heading("bench", argv), "max_tokens": args.max_tokens}
         if not args.no_domains:  # first, and each prompt once: later the suffix drafter would know the answers
             figures["domains"] = by_domain(arms, args.domain_prompts)
         figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats) for n in args.concurrency}
-        figures["bars"] = bars(figures)
     finally:
         if url:
             stop_server()
@@ -144,30 +140,6 @@ def check_same(runs: list[Run]) -> None:
     """Raise SystemExit unless all arms committed the same tokens: a difference is a bug, not a figure."""
     if any(run.token_ids != runs[0].token_ids for run in runs):
         raise SystemExit("the arms generated different tokens: no figures")
-
-
-def bars(figures: Figures) -> Figures:
-    """Compare the figures with the bars: what was measured, the least, and whether it holds."""
-    found: Figures = {}
-
-    def bar(name: str, value: float, least: float) -> None:
-        found[name] = {"measured": round(value, 3), "at_least": least, "holds": value >= least}
-
-    for n, at in figures["concurrency"].items():
-        ratios = at["ratios"]
-        if n == 1:
-            bar(
-                "in process, speculation off / transformers, 1 request",
-                ratios["local_off / transformers"]["mean"],
-                1.1,
-            )
-        if n in (1, 16) and "server_off / local_off" in ratios:
-            bar(f"deployment / in process, off, {n} at once", ratios["server_off / local_off"]["mean"], 0.9)
-            bar(f"deployment / in process, on, {n} at once", ratios["server_on / local_on"]["mean"], 0.9)
-    for domain, value in figures.get("domains", {}).items():
-        if isinstance(value, dict):
-            bar(f"on / off, lower bound, {domain}", value["on / off"]["lower"], 0.95)
-    return found
 
 
 if __name__ == "__main__":
