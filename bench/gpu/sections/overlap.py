@@ -9,6 +9,7 @@ on which multiprocessors they ran, and a division that divides nothing is an err
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,17 +47,10 @@ def measure(setting: Setting, found: Figures) -> None:
     for point in _points(setting.is_quick):
         if not setting.has_time():
             break
-        lines = found["batches"][point.batch] = [_line(setting, models, point, None, {})]
-        for drafting, sides in divisions.items():
-            if isinstance(sides, str):
-                lines.append({"drafting": drafting, "error": sides})
-            elif setting.has_time():
-                lines.append(_divided(setting, models, point, drafting, sides, lines[0]))
-            else:
-                lines.append({"drafting": drafting, "left_out": True})
-            setting.free()
-        for line in lines:
-            print(f"batch {point.batch:3} {line}", flush=True)
+        serial = _line(setting, models, point, None)
+        run = partial(_divided, setting, models, point, divisions, serial)
+        found["batches"][point.batch] = [serial, *setting.lines(({"drafting": n} for n in divisions), run)]
+        print(f"batch {point.batch:3} {serial}", flush=True)
 
 
 def _points(is_quick: bool) -> Iterator[Point]:
@@ -77,11 +71,19 @@ def _divisions(setting: Setting) -> dict[int, Partition | str]:
 
 
 def _divided(
-    setting: Setting, models: Models, point: Point, drafting: int, sides: Partition, serial: Figures
+    setting: Setting,
+    models: Models,
+    point: Point,
+    divisions: dict[int, Partition | str],
+    serial: Figures,
+    drafting: int,
 ) -> Figures:
     """Measure one division; return its line."""
+    sides = divisions[drafting]
+    if isinstance(sides, str):
+        return {"error": sides}
     assert isinstance(sides.verify, Multiprocessors) and isinstance(sides.draft, Multiprocessors)
-    line = _line(setting, models, point, (sides.verify, sides.draft), {"drafting": drafting})
+    line = _line(setting, models, point, (sides.verify, sides.draft))
     places = {"verify_multiprocessors": len(sides.verify.places), "draft_multiprocessors": len(sides.draft.places)}
     gain = (serial["verify_ms"] + serial["draft_ms"]) / line["both_ms"]
     return {**line, **places, "is_real": sides.is_real, "gain": round(gain, 3)}
@@ -89,12 +91,9 @@ def _divided(
 
 @torch.inference_mode()
 def _line(
-    setting: Setting,
-    models: Models,
-    point: Point,
-    sides: tuple[Multiprocessors, Multiprocessors] | None,  # None: one after the other
-    line: Figures,
+    setting: Setting, models: Models, point: Point, sides: tuple[Multiprocessors, Multiprocessors] | None
 ) -> Figures:
+    """Time both kinds of step, alone and both at once; without sides one after the other."""
     tokens = room(point.batch, point.context + point.drafted + 1)
     verify_stream, draft_stream = (side.stream for side in sides) if sides else (None, None)
     runners = [runner_of(weights, tokens) for weights in (models.target, models.drafter)]  # held: replays use them
@@ -106,10 +105,11 @@ def _line(
             draft()
 
     works = [(verify, verify_stream), (drafts, draft_stream)]
-    line["verify_ms"] = round(setting.device_ms(lambda: _run(works[:1])), 4)
-    line["draft_ms"] = round(setting.device_ms(lambda: _run(works[1:])), 4)
-    line["both_ms"] = round(setting.device_ms(lambda: _run(works)), 4)
-    return line
+    return {
+        "verify_ms": round(setting.device_ms(lambda: _run(works[:1])), 4),
+        "draft_ms": round(setting.device_ms(lambda: _run(works[1:])), 4),
+        "both_ms": round(setting.device_ms(lambda: _run(works)), 4),
+    }
 
 
 def _step(runner: DeviceRunner, point: Point, vocab: int, stream: Any) -> Callable[[], None]:
