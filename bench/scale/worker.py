@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
     }
     vars(assembly).update(replaced)
     registry.BUILT_IN["lookup"] = lambda: StandInDrafter(given.rate)
-    AbstractConnection.send_packed_command = sent  # type: ignore[method-assign]
+    AbstractConnection.send_packed_command = sent  # type: ignore[assignment, method-assign]
     threading.Thread(target=record, daemon=True).start()
     return run(argv[1:])
 
