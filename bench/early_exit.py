@@ -13,12 +13,13 @@ from typing import Any, get_args
 import numpy as np
 
 from app.assembly.local import Models, build_local, load_models
-from app.config import PrunerRule, Settings
+from app.config import Settings
 from app.engine.cpu.equivalence import probe
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.decisions import StepDecisions
 from app.engine.early_exit.rows import Checkpoint, Decisions
 from app.placement.partition import cores
+from app.plans import PrunerRule
 from app.request import GenerateRequest
 from app.state import BatchEntry, Tree
 from app.system import write_whole
@@ -121,9 +122,9 @@ def rule_of(settings: Settings, models: Models, rule: PrunerRule) -> Decisions:
     """Load a rule's decisions. Raises SystemExit where the predictor is another target's."""
     runner = models.runner
     assert isinstance(runner, ModelRunner)
-    build_local(settings.model_copy(update={"pruning": "on", "pruner_rule": rule}), models)
+    build_local(settings.changed(pruning="on", pruner_rule=rule), models)
     if runner.decisions is None:
-        raise SystemExit(f"{settings.pruner} is no predictor of this target")
+        raise SystemExit(f"{settings.plan.pruner} is no predictor of this target")
     return runner.decisions
 
 
@@ -227,7 +228,7 @@ def end_to_end(settings: Settings, models: Models, args: argparse.Namespace, str
 
     Raises SystemExit when two arms commit different tokens.
     """
-    arms = {name: _Arm(settings.model_copy(update=update), models) for name, update in ARMS.items()}
+    arms = {name: _Arm(settings.changed(**update), models) for name, update in ARMS.items()}
     asked = [prompt for of_domain in PROMPTS.values() for prompt in of_domain[: args.prompts]]
     random.Random(0).shuffle(asked)
     groups = [asked[i : i + streams] for i in range(0, len(asked), streams)]

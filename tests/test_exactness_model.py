@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from app.assembly.devices import pruning
 from app.assembly.local import build_local, load_models
-from app.config import PrunerRule, Settings
+from app.config import Settings
 from app.engine.early_exit.decisions import StepDecisions
 from app.engine.early_exit.rows import Checkpoint
 from app.engine.step_costs import StepCosts
@@ -20,6 +20,7 @@ from app.engine.target import StepOnCollect
 from app.engine.weights.resolve import target_folder
 from app.messages import Record
 from app.pipeline import LocalPipeline
+from app.plans import PrunerRule
 from app.policy import Policy
 from app.request import GenerateRequest
 from tests import fakes
@@ -213,7 +214,8 @@ def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, mon
     runner = pipeline.verifier.target
     decisions = StepDecisions(RandomPruner(), (Checkpoint(9, 9, 0.8), Checkpoint(20, 20, 0.5)))
     if rule != "random":
-        settings = Settings(pruning="on", pruner_rule=rule, verify_threads=1)  # answers of one thread are soon there
+        # Answers of one thread are soon there.
+        settings = Settings().changed(pruning="on", pruner_rule=rule, verify_threads=1)
         monkeypatch.setattr(runner, "decisions", None)
         pruning(runner, target_folder(settings), settings)
         decisions = runner.decisions

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from app.assembly.plans import plan_of
-from app.config import PrunerRule, Settings
+from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward, packed_once
 from app.engine.cpu.load import load
@@ -32,6 +31,7 @@ from app.engine.weights.tensors import end_loading
 from app.errors import InstanceError, ModelRefused
 from app.placement.partition import ModelCores, Partition, cores, divisions, partition, units_of
 from app.placement.splits import PreparedSplits
+from app.plans import PrunerRule
 from app.policy import Policy
 
 if TYPE_CHECKING:
@@ -74,15 +74,13 @@ def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitCon
 
     Raises ModelRefused for a predictor that cannot be read.
     """
-    plan = plan_of(settings)
-    if plan.pruning == "off" or settings.pruner == "none":
+    plan = settings.plan
+    if plan.pruning == "off" or plan.pruner == "none":
         return EarlyExitController()
     if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward):
         log.info("this target's forward drops no rows on its way")
         return EarlyExitController()
-    decisions = _decisions(
-        runner.model, drafter_folder(settings.pruner), folder, plan.pruner_rule, settings.verify_threads
-    )
+    decisions = _decisions(runner.model, drafter_folder(plan.pruner), folder, plan.pruner_rule, settings.verify_threads)
     if decisions is None or not decisions.checkpoints:
         return EarlyExitController()
     runner.decisions = decisions

@@ -9,7 +9,6 @@ import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
 from app.assembly.fuser import calibration
-from app.assembly.plans import plan_of
 from app.config import Activations, Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
@@ -37,7 +36,7 @@ def build_drafters(settings: Settings) -> list[ModelDrafter]:
 
 def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
     """Build a drafter node; several models guess each token together if `fusion` is `token`."""
-    is_shared = plan_of(settings).fusion == "token" and len(models) > 1
+    is_shared = settings.plan.fusion == "token" and len(models) > 1
     kvs = (model.draft_kv for model in models)
     token_fusion = TokenFusion(kvs, calibration(settings)) if is_shared else None
     return DrafterNode(models, fetch, mailbox, token_fusion)
@@ -45,12 +44,8 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
 
 def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     """Load the models of the drafters that the settings name, by drafter. Raises ModelRefused."""
-    if (
-        settings.draft_device == "cuda"
-        and plan_of(settings).placement != "together"
-        and not on_another_device(settings)
-    ):
-        log.warning("two processes take turns on one GPU; PACELINE_PLACEMENT=together has one for both")
+    if settings.draft_device == "cuda" and settings.plan.placement != "together" and not on_another_device(settings):
+        log.warning('two processes take turns on one GPU; a plan of placement = "together" has one for both')
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = dict(_drafter(name, settings, target) for name in settings.drafters)

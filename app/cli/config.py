@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from app.assembly.plans import overrides
 from app.cli.run import Commands
 from app.config import FILE_VARIABLE, PREFIX, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
 
@@ -64,8 +63,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     for group, title in GROUPS.items():
         print(f"{title}\n", *(_lines(info) for info in found if info.group == group), "", sep="\n")
-    replaced = ", ".join(f"{name} {as_text(value)}" for name, value in overrides(settings).items())
-    print(f"plan: {settings.plan}{f', but {replaced}' if replaced else ''}")
+    changes = ", ".join(f"{name} {as_text(value)}" for name, value in settings.plan.changes().items())
+    print(f"plan: {settings.plan.name}{f', but {changes}' if changes else ''}")
     print(f"file of settings: {find_file(os.environ) or 'none'}")
     for text in unknown_variables(os.environ):
         print(f"! {text}")
@@ -83,12 +82,8 @@ UNITS = {  # by the end of a number's name
     "_bytes": "bytes",
     "_tokens": "tokens",
     "_requests": "requests",
-    "_readers": "streams",
     "_sequences": "sequences",
-    "_strikes": "verifiers",
-    "_per_sequence": "drafters",
     "_threads": "cores",
-    "partition": "cores, multiprocessors",
     "_part": "fraction",
 }
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}

@@ -110,7 +110,7 @@ def partition(settings: "Settings") -> Partition:
 
 def units_of(settings: "Settings") -> int:
     """Return the units kept for drafting from the start on."""
-    return 0 if settings.partition == "auto" else settings.partition
+    return 0 if settings.plan.partition == "auto" else settings.plan.partition
 
 
 def cores() -> tuple[int, ...]:

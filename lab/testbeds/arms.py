@@ -81,7 +81,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
         Arm(_plan("specinfer", "specinfer", experts, every), trees),
         replace(_pipeinfer("pipeinfer", experts[:1]), one_of=experts),
         _pipeinfer("pipeinfer, mixture", mixture),
-        _smurfs(experts, every, ({"overlap": "groups"},)),
+        _smurfs(experts, every, ({"overlap": "always-halves"},)),
         *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
         Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
         *(
@@ -108,7 +108,7 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
         _vanilla("vanilla", drafters),
         Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
         Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), system="adaspec"),
-        _smurfs(drafters, {}, tuple({"overlap": "groups", "partition": units} for units in splits)),
+        _smurfs(drafters, {}, tuple({"overlap": "always-halves", "partition": units} for units in splits)),
         *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
         Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
     ]

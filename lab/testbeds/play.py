@@ -7,7 +7,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from app.assembly.plans import plan_of
 from app.messages import FUSE
 from app.speculation.baselines import BaselineController
 from lab.simulate.events import Link
@@ -116,7 +115,7 @@ def _details(simulated: World, last_s: float) -> Details:
     for target in targets:
         seconds.update(target.batch_s)
     exits = None
-    if simulated.setting.exits is not None and plan_of(simulated.settings).pruning != "off":
+    if simulated.setting.exits is not None and simulated.settings.plan.pruning != "off":
         own = [one.early_exit for one in simulated.verifiers]
         exits = ExitCounts(*(sum(getattr(one, name) for one in own) for name in ("looked_at", "dropped", "cut")))
     return Details(

@@ -55,8 +55,7 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster
     assert all(0.0 <= own["calibrated_error"] <= 1.0 and own["observations"] > 0 for own in found.values())
     with_redis = two_nodes.deployment()
     try:
-        for key in ("calibration", "drafters:public"):
-            ask_until(two_nodes, lambda key=key: with_redis.shared_stats.load(key), f"{key} in Redis")
+        ask_until(two_nodes, lambda: with_redis.shared_stats.load("calibration"), "a calibration in Redis")
     finally:
         with_redis.close()
 

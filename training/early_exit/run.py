@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     Raises InvalidRequest, ModelRefused.
     """
     folder = target_folder(settings)
-    settings = settings.model_copy(update={"pruning": "off"})
+    settings = settings.changed(pruning="off")
     cost = row_cost(AutoConfig.from_pretrained(folder, local_files_only=True))
     layers = tuple(sorted(set(options.layers or _usual(cost.num_layers))))
     models = load_models(settings)

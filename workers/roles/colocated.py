@@ -16,7 +16,6 @@ from celery.worker import state as worker_state
 
 from app.assembly.devices import AnyRunner, core_splits, sides_of
 from app.assembly.drafter import AnyGuesser, drafters_over, load_guessers
-from app.assembly.plans import plan_of
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.forward import Forward
 from app.engine.drafters.guesser import ModelGuesser
@@ -48,7 +47,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
     """
     sys.setswitchinterval(SWITCH_S)
     is_auto = deployment.settings.partition == "auto"
-    if is_auto and plan_of(deployment.settings).overlap != "joint":
+    if is_auto and deployment.settings.plan.overlap != "joint":
         raise InstanceError(
             "PACELINE_PARTITION=auto is for FASER's controller: PACELINE_PLAN=faser or its overlap, joint"
         )

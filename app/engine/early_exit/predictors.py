@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from app.config import PrunerRule
 from app.engine.early_exit.decisions import AsyncDecisions, Predictor, RowCost, StepDecisions
 from app.engine.early_exit.rows import Decisions
 from app.engine.weights.blocks import Weight, dense, take
 from app.engine.weights.tensors import Stored, embedding_sha256
 from app.errors import ModelRefused
+from app.plans import PrunerRule
 
 log = logging.getLogger(__name__)
 Count = Callable[[np.ndarray, np.ndarray], np.ndarray]

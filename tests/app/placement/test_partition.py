@@ -21,16 +21,16 @@ several = pytest.mark.skipif(
 def test_sides_share_all_cores_or_none() -> None:
     shared = partition(Settings())
     assert shared.verify == shared.draft == Cores(cores()) and not shared.is_real
-    apart = partition(Settings(partition=1))
+    apart = partition(Settings().changed(partition=1))
     assert apart.is_real and (*apart.verify.places, *apart.draft.places) == cores() and len(apart.draft.places) == 1
     assert apart.about() == {"verify_cores": [*cores()[:-1]], "draft_cores": [cores()[-1]]}
-    limited = within(Settings(partition=1, verify_threads=64, draft_threads=64), apart)
+    limited = within(Settings().changed(partition=1, verify_threads=64, draft_threads=64), apart)
     assert (limited.verify_threads, limited.draft_threads) == (len(apart.verify.places), 1)
 
 
 def test_a_partition_that_leaves_the_verifier_nothing_is_refused() -> None:
     with pytest.raises(InstanceError, match="leaves the verifier none"):
-        partition(Settings(partition=len(cores())))
+        partition(Settings().changed(partition=len(cores())))
 
 
 @several

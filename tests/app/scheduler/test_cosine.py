@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.step_costs import Reading, StepCosts
+from app.plans import Objective
 from app.scheduler.cosine import BatchPrice, CosineSelection, Pooled, choose
-from app.scheduler.objective import Objective
 from app.scheduler.tree_budget import BatchRows
 from app.state import CachedSequence, Sequence, Tree
 from tests.fakes import record

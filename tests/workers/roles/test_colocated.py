@@ -51,7 +51,7 @@ def test_engine_whose_cores_are_divided_by_load_says_the_same(
     cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:
     engine = cluster.start_worker(
-        "engine", "engine-3", PACELINE_PARTITION="auto", PACELINE_PLAN="faser", PACELINE_PRUNING="off"
+        "engine", "engine-3", PACELINE_PLAN='{base = "faser", partition = "auto", pruning = "off"}'
     )
     try:
         wait_for(lambda: "engine-3" in [node.name for node in deployment.nodes.live("verify")], what="the engine")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from app.config import PrunerRule
 from app.engine.early_exit.decisions import RowCost
 from app.engine.early_exit.predictors import (
     CARD,
@@ -23,6 +22,7 @@ from app.engine.early_exit.predictors import (
 from app.engine.early_exit.rows import Checkpoint
 from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
+from app.plans import PrunerRule
 from tests import fakes
 
 D, V = 32, fakes.VOCAB
