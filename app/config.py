@@ -110,7 +110,7 @@ class Settings(BaseModel):
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
     plan: AnyPlan = Field(
         PLANS["pace"],
-        description="how to speculate (app/plans.py): pace is Paceline's own; cosine, faser, specinfer are the papers'; "
+        description="how to speculate (app/plans.py): pace is Paceline's own; cosine, faser, specinfer are papers'; "
         "vanilla is a chain of one drafter, off is none; or a TOML file that changes parts of a plan",
     )
     drafters: Annotated[tuple[str, ...], OR_NONE] = Field(
