@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.errors import InvalidSettings
 from app.plans import PARTS, PLANS, AnyPlan, Plan
-from app.redis_url import checked
+from app.redis_url import checked, with_password
 
 log = logging.getLogger(__name__)
 PREFIX = "PACELINE_"
@@ -67,6 +67,7 @@ def _drafters_of_plan(data: dict[str, Any]) -> tuple[str, ...]:
 REMOVED = {  # once settings: the constant that took the place of each
     "active_ttl_s": "86400 (a day)",
     "attend_s": "20",
+    "draft_weights": "q8_0 (rounded so, as many guesses are right)",
     "linger_s": "2",
     "max_readers": "256",
     "max_strikes": "5",
@@ -92,6 +93,7 @@ class Settings(BaseModel):
         description="broker, results and state: redis://, by TLS rediss://, unix://, or by Sentinels "
         "redis+sentinel://HOST,HOST/NAME (app/redis_url.py); `up` starts its own when absent",
     )
+    redis_password: str | None = Field(None, description="of Redis, where its URL has none")
     queue: str = Field(
         "celery",
         pattern=r"^[A-Za-z0-9_.-]{1,80}$",
@@ -143,7 +145,6 @@ class Settings(BaseModel):
     lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")
 
     draft_device: Literal["cpu", "cuda"] = Field("cpu", description="of model drafters; cuda: in PACELINE_GPU_DTYPE")
-    draft_weights: Annotated[WeightsAs, NO_INT8] = Field("q8_0", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
@@ -193,7 +194,7 @@ class Settings(BaseModel):
         in_file = {} if file is None else read_file(file, cls.model_fields)
         given = cls.given(environ)
         try:
-            return cls.model_validate({**in_file, **given})
+            return cls.model_validate({**in_file, **given})._with_password()
         except ValidationError as error:
             lines = []
             for wrong in error.errors(include_url=False, include_input=False):
@@ -201,6 +202,11 @@ class Settings(BaseModel):
                 place = variable(name) if name in given or file is None else f"{file}: {name}"
                 lines.append(f"{place}: {wrong['msg']}")
             raise InvalidSettings("\n".join(lines)) from error
+
+    def _with_password(self) -> Self:
+        if self.redis_url is None or self.redis_password is None:
+            return self
+        return self.model_copy(update={"redis_url": with_password(self.redis_url, self.redis_password)})
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> dict[str, object]:

@@ -87,7 +87,7 @@ class Plan(BaseModel):
         description="cores, or a GPU's multiprocessors, kept for drafting where one process is both; 0: none; auto: "
         "as FASER's controller chooses",
     )
-    objective: Objective = Objective()
+    objective: Objective = Field(Objective(), description="parameters of CoSine's batches")
 
     @model_validator(mode="after")
     def _can_be_joint(self) -> Self:
@@ -179,8 +179,10 @@ def parse_plan(value: object) -> object:
         return _read(value)
     if isinstance(value, Mapping):
         return _of_table(value, "")
-    if not isinstance(value, str) or value in PLANS:
-        return PLANS.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if (named := _named(value)) is not None:
+        return named
     if value.startswith("{"):
         try:
             return _of_table(tomllib.loads(f"plan = {value}")["plan"], "")
@@ -192,6 +194,10 @@ def parse_plan(value: object) -> object:
 
 
 AnyPlan: TypeAlias = Annotated[Plan, BeforeValidator(parse_plan)]
+
+
+def _named(name: object) -> Plan | None:
+    return next((plan for plan in PLANS.values() if plan.name == name), None)
 
 
 def _read(file: Path) -> Plan:
@@ -207,14 +213,15 @@ def _read(file: Path) -> Plan:
 def _of_table(table: Mapping[str, Any], place: str) -> Plan:
     """Make the plan of a table; errors begin with `place`."""
     name = table.get(BASE, "pace")
-    if name not in PLANS:
+    base = _named(name)
+    if base is None:
         raise _wrong(f"{place}{BASE}: there is no plan {name!r}{_close(str(name), PLANS)}")
     parts = {part: value for part, value in table.items() if part != BASE}
     for part in parts:
         if part not in PARTS:
             raise _wrong(f"{place}{part}: a plan has no such part{_close(part, PARTS)}")
     try:
-        return PLANS[name].changed(**parts)
+        return base.changed(**parts)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = f"{first['loc'][0]}: " if first["loc"] else ""

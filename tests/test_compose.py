@@ -1,12 +1,18 @@
 """Check that compose.yaml names existing settings, modules and roles, and does not publish Redis."""
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from app.config import PREFIX, ROOT, Settings
+from app.plans import PLANS
 from web.server import NOTICE_S
 from workers.run import ROLES
 
@@ -15,14 +21,15 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
 GPU = "verify-gpu"
-COOPERATE = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
+DRAFTERS = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
+COOPERATE = DRAFTERS | {f"{role}-cooperate" for role in ("web", "control", "fuse", "verify", "beat")}
 PROXY = "proxy"
 OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", PROXY, *MONITORING}}
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
-PUBLISHED = {"web", PROXY, "flower", *MONITORING}
-OF_COMPOSE = {"REDIS_PASSWORD", "BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
-OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web"}}
-OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", PROXY}}
+PUBLISHED = {"web", "web-cooperate", PROXY, "flower", *MONITORING}
+OF_COMPOSE = {"BIND", "PORT", "COOPERATE_PORT", "IMAGE", "BUILD_NETWORK"}
+OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web", "web-cooperate"}}
+OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", "web-cooperate", PROXY}}
 
 
 def test_every_role_has_a_service_and_a_health_check() -> None:
@@ -41,9 +48,57 @@ def test_environment_variables_are_settings() -> None:
     assert {name.lower() for name in read - OF_COMPOSE} <= Settings.model_fields.keys()
 
 
+def composed(folder: Path, **environ: str) -> dict[str, Any]:
+    """The services as Compose makes them: variables replaced, anchors merged."""
+    command = [["docker-compose"], ["docker", "compose"]][shutil.which("docker-compose") is None]
+    if shutil.which(command[0]) is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("docker-compose is not installed")
+        pytest.skip("no docker-compose here")
+    no_file = folder / "empty.env"
+    no_file.touch()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    done = subprocess.run(
+        [*command, "--file", "compose.yaml", "--env-file", str(no_file), "config"],
+        cwd=ROOT,
+        env=clean | environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    services: dict[str, Any] = yaml.safe_load(done.stdout)["services"]
+    return services
+
+
+def test_a_default_holds_no_variable() -> None:
+    """docker-compose 1.29 ends a default at the first brace."""
+    assert re.findall(r"\$\{\w+:?-[^}]*\$.*", TEXT) == []
+
+
+@pytest.mark.parametrize(
+    "environ, url",
+    [
+        ({}, "redis://:paceline@redis:6379/0"),
+        ({"PACELINE_REDIS_PASSWORD": "s3/cret"}, "redis://:s3%2Fcret@redis:6379/0"),
+        ({"PACELINE_REDIS_URL": "rediss://:own@elsewhere:7000/1"}, "rediss://:own@elsewhere:7000/1"),
+    ],
+)
+def test_each_service_gets_settings_that_it_can_read(environ: dict[str, str], url: str, tmp_path: Path) -> None:
+    services = composed(tmp_path, **environ)
+    assert {"web", "verify", "beat", "redis"} <= services.keys()
+    for name in services.keys() & OURS.keys():
+        # `config` writes a file that is read again: a dollar is doubled, and a number is no text.
+        given = {key: str(value).replace("$$", "$") for key, value in services[name]["environment"].items()}
+        settings = Settings.from_env(given)
+        assert (settings.redis_url, settings.model) == (url, "smollm2-135m"), name
+        assert services[name]["build"]["target"] == ("gpu" if name == GPU else "served"), name
+
+
 def test_every_setting_reaches_the_containers() -> None:
     """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
-    own = {"home", "state", "node", "placement", "partition", "api_key"}
+    own = {"home", "state", "node", "api_key"}
     given = {name.removeprefix(PREFIX).lower() for service in OURS.values() for name in service["environment"]}
     assert Settings.model_fields.keys() - own <= given
     everywhere = {name.removeprefix(PREFIX).lower() for name in OURS["verify"]["environment"]}
@@ -58,16 +113,28 @@ def test_every_setting_reaches_the_containers() -> None:
     assert Settings.model_fields.keys() - own - of_one <= everywhere
 
 
-def test_a_node_for_each_drafter_is_optional_and_each_has_its_own() -> None:
-    nodes = {name: service for name, service in OURS.items() if service.get("profiles") == ["cooperate"]}
-    assert nodes.keys() == {f"draft-{own}" for own in ("general", "code", "prose", "chat")}
-    for name, service in nodes.items():
-        assert service["environment"]["PACELINE_DRAFTERS"] == f"smol-{name.removeprefix('draft-')}"
-        assert {**service, "environment": None, "profiles": None} == {
-            **OURS["draft"], "environment": None, "profiles": None
-        }  # fmt: skip
-    folders = {service["environment"]["NUMBA_CACHE_DIR"] for service in [*nodes.values(), OURS["draft"]]}
-    assert len(folders) == len(nodes) + 1, "numba's index does not take two that write at once"
+def test_cosines_plan_is_a_deployment_of_its_own_with_a_node_for_each_drafter() -> None:
+    own = {name: service for name, service in OURS.items() if service.get("profiles") == ["cooperate"]}
+    assert own.keys() == COOPERATE
+    nodes = [own[f"draft-{drafter.removeprefix('smol-')}"] for drafter in PLANS["cosine"].drafters]
+    assert [node["environment"]["PACELINE_DRAFTERS"] for node in nodes] == [*PLANS["cosine"].drafters]
+    for name, service in own.items():
+        usual = OURS["draft" if name in DRAFTERS else name.removesuffix("-cooperate")]
+        other = ["environment", "profiles", *(["ports", "command"] if name == "web-cooperate" else [])]
+        assert {**service, **dict.fromkeys(other)} == {**usual, **dict.fromkeys(other)}
+        given = service["environment"]
+        assert given["PACELINE_PLAN"] == "cosine"
+        assert given["PACELINE_NAMESPACE"] == given["PACELINE_QUEUE"] == "cooperate"
+    folders = [one["environment"]["NUMBA_CACHE_DIR"] for one in (*nodes, own["verify-cooperate"])]
+    folders += [OURS[name]["environment"]["NUMBA_CACHE_DIR"] for name in ("draft", "verify")]
+    assert len(set(folders)) == len(folders), "numba's index does not take two that write at once"
+
+
+def services_of(script: str) -> list[str]:
+    """The services that a script of `deploy` is for, if none is named."""
+    text = (ROOT / "deploy" / script).read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"set -- (.*)", text)
+    return str(listed).split()
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -116,28 +183,25 @@ def test_the_gpu_verifiers_image_can_launch_kernels_and_keeps_them() -> None:
     (gpu,) = [stage for stage in stages if stage.startswith("served AS gpu\n")]
     assert {"gcc", "libc6-dev"} <= set(gpu.split()) and "torch.version.cuda" in gpu
     assert re.findall(r"^USER (\w+)", gpu, re.MULTILINE) == ["root", "paceline"]
-    assert stages[-1] == "served\n"  # the default image has no compiler
+    assert other["build"]["target"] == "served" and stages[-1] == "served\n"  # the default image has no compiler
     (volume,) = re.findall(r"^VOLUME (\S+)", DOCKERFILE, re.MULTILINE)
     assert ours["volumes"] == [f"models:{volume}"] and ours["environment"]["TRITON_CACHE_DIR"].startswith(f"{volume}/")
 
 
 def test_a_rolling_restart_covers_all_services_that_may_run_twice() -> None:
-    script = (ROOT / "deploy" / "rolling-restart.sh").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"set -- (.*)", script)
-    assert sorted(listed.split()) == sorted(
-        OURS.keys() - {"model", "flower", GPU}
-    )  # made once; its port is one; its GPU
-    assert all("healthcheck" in OURS[name] and "container_name" not in OURS[name] for name in listed.split())
-    names = [re.findall(r"(?:--node |PACELINE_NODE=)(\S+)", OURS[name]["command"][-1])[0] for name in listed.split()]
-    assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"]  # the second waits for the first to end
+    listed = services_of("rolling-restart.sh")
+    assert sorted(listed) == sorted(OURS.keys() - {"model", "flower", GPU})  # made once; its port is one; its GPU
+    assert all("healthcheck" in OURS[name] and "container_name" not in OURS[name] for name in listed)
+    names = [re.findall(r"(?:--node |PACELINE_NODE=)(\S+)", OURS[name]["command"][-1])[0] for name in listed]
+    # The second waits for the first to end.
+    assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"] * 2
 
 
 def test_a_drill_covers_all_services_that_may_die_unnoticed() -> None:
-    script = (ROOT / "deploy" / "drill.sh").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"set -- (.*)", script)
-    assert sorted(listed.split()) == sorted({*OURS, "redis"} - {"model", "web", "flower", GPU})
-    assert all("healthcheck" in SERVICES[name] for name in listed.split())
-    assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed.split())
+    listed = services_of("drill.sh")
+    assert sorted(listed) == sorted({*OURS, "redis"} - {"model", "web", "web-cooperate", "flower", GPU})
+    assert all("healthcheck" in SERVICES[name] for name in listed)
+    assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed)
 
 
 def test_a_web_server_has_time_to_announce_its_end_and_drain() -> None:

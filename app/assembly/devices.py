@@ -32,7 +32,7 @@ from app.errors import InstanceError, ModelRefused
 from app.placement.partition import Partition, cores, divided_cores, units_of
 from app.placement.splits import PreparedSplits
 from app.plans import PrunerRule
-from app.policy import Policy
+from app.policy import MOST_BATCH_TOKENS
 
 if TYPE_CHECKING:
     from app.engine.gpu.runner import DeviceRunner
@@ -186,7 +186,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
             longest_tokens=longest,
             max_sequences=max_sequences(settings),
         )
-        runner.rehearse(Policy().max_batch_tokens)
+        runner.rehearse(MOST_BATCH_TOKENS)
         return runner
 
     memory = DeviceMemory(device)

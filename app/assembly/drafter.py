@@ -9,7 +9,7 @@ import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
 from app.assembly.fuser import calibration
-from app.config import Activations, Settings
+from app.config import Activations, Settings, WeightsAs
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
+WEIGHTS: WeightsAs = "q8_0"  # of drafters on CPUs: rounded so, as many guesses are right
+ACTIVATIONS: Activations = "int8"
 AnyGuesser: TypeAlias = "ModelGuesser | DeviceGuesser"
 
 
@@ -72,11 +74,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
             from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
 
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        # Where weights are rounded, activations are too: as many guesses are right (docs/drafters.md).
-        activations: Activations = "float32" if settings.draft_weights in ("stored", "float32") else "int8"
-        guesser = load_guesser(
-            folder, target, **memory, weights=settings.draft_weights, home=settings.home, activations=activations
-        )
+        guesser = load_guesser(folder, target, **memory, weights=WEIGHTS, home=settings.home, activations=ACTIVATIONS)
         return folder.name, guesser
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from app.engine.step_costs import StepCosts
 from app.policy import Policy
-from app.scheduler.prefill import chunk_tokens, split_prefill
+from app.scheduler.prefill import beside_of, chunk_tokens, split_prefill
 from app.scheduler.tree_budget import BatchRows, BatchSelection, PaceSelection
 from app.state import NO_TREE, BatchEntry, Sequence, Tree
 
@@ -64,7 +64,9 @@ def compose(
     reading = costs.reading
     chunks: list[BatchEntry] = []
     if prompts:
-        chunks = split_prefill(prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs))
+        chunks = split_prefill(
+            prompts, policy.max_batch_tokens - base_rows, size, costs, _plain_s(decoding, costs), beside_of(policy)
+        )
     base_s, chunk_rows = reading.step_s(zip(cached, rows, strict=True)), 0
     if chunks:  # they take what they take, however many tokens the others commit
         chunk_rows = sum(len(work.tokens) for work in chunks)

@@ -34,7 +34,9 @@ def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
     name, _, number = kind.partition(":")
     if number:
         return FixedLength(int(number))
-    return {"faser": FaserLength(), "cosine": CosineLength(most_drafters)}.get(name)
+    if name == "cosine":
+        return CosineLength(most_drafters)
+    return FaserLength() if name == "faser" else None
 
 
 def length_search(kind: str) -> LengthSearch | None:

@@ -1,4 +1,4 @@
-"""Turn the runs of `bench cooperate` into figures: rates, accepted lengths, the parts of a step's
+"""Turn the runs of `lab cooperate` into figures: rates, accepted lengths, the parts of a step's
 time, and the bars.
 
 Takes runs by arm; knows nothing of how they were made.

@@ -1,4 +1,4 @@
-"""Build, run and time an arm of `bench cooperate` as a pipeline in this process.
+"""Build, run and time an arm of `lab cooperate` as a pipeline in this process.
 
 Takes a variant and loaded models, returns runs. All arms share one target and one copy of every
 drafter (`app.assembly.local.Models`); caches, model-free drafters and calibration are each arm's

@@ -1,4 +1,4 @@
-"""Define the arms of `bench cooperate`: ways of drafting, as changes to the settings and the
+"""Define the arms of `lab cooperate`: ways of drafting, as changes to the settings and the
 drafter pool.
 
 Holds data only; loads no model and runs nothing.

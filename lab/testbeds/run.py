@@ -3,7 +3,7 @@
 The code that decides is the one that serves; devices, links, memory and prices are those of `lab/worlds`,
 drafts are made with stated statistics or recorded. Prints latency, throughput and cost by arm, and the
 paper's figures beside the same quotients here. Single worlds are points and no verdict; with `--fitted` worlds are
-sampled that fit the paper's baselines, and figures are bands (docs/testbeds.md); `figures` draws them.
+sampled that fit the paper's baselines, and figures are bands (docs/papers.md); `figures` draws them.
 """
 
 import argparse
@@ -181,7 +181,7 @@ def compared_table(
 ) -> str:
     """Return the quotients beside the paper's figures as a Markdown table."""
     lines = [
-        "Quotients here, beside what the paper reports (no verdict: see docs/testbeds.md)",
+        "Quotients here, beside what the paper reports (no verdict: see docs/papers.md)",
         f"| figure | paper | {' | '.join(loads)} |",
         "|---" * (2 + len(loads)) + "|",
     ]

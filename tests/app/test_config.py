@@ -11,6 +11,7 @@ import pytest
 
 from app.cli.config import SETTINGS, list_settings, unknown_variables
 from app.cli.main import main
+from app.cli.settings_page import page
 from app.config import FILE_VARIABLE, PREFIX, REMOVED, ROOT, Settings, variable
 from app.errors import InvalidSettings
 from app.local.process_specs import services, settings_environment
@@ -182,6 +183,11 @@ def test_started_processes_read_no_file(file: Path) -> None:
     for service in services(settings, 8123):
         assert service.env[FILE_VARIABLE] == os.devnull and service.env["PACELINE_LEASE_S"] == "3.0"
     assert Settings.from_env(settings_environment(settings)).kv_bytes == 5_000_000
+
+
+def test_the_page_of_settings_is_current() -> None:
+    """`python -m app.cli.settings_page > docs/settings.md` makes it."""
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page()
 
 
 def test_misspelt_variables_are_reported() -> None:

@@ -32,7 +32,7 @@ Learn which draft tokens the target will reject, from its own states half way th
 The target answers prompts of five domains with the drafters that the settings name; whatever they draft is verified. At
 each of --layers, for every draft token: how well does the state predict that it is rejected? Prompts are kept out to
 judge by. The folder holds the checkpoints where dropping rows gains most together at --price, FASER's K at three
-depths, counted over frequent tokens and over the whole vocabulary, and what all came to; `PACELINE_PRUNER` names it to
+depths, counted over frequent tokens and over the whole vocabulary, and what all came to; `pruner` in a plan names it to
 a verifier.
 """
 COMMON = 256  # tokens that a draft token is compared with

@@ -1,4 +1,4 @@
-"""Test the parts of `bench cooperate`: its arms as settings, its trees, its figures."""
+"""Test the parts of `lab cooperate`: its arms as settings, its trees, its figures."""
 
 import pytest
 import torch
