@@ -20,7 +20,6 @@ Fusion = Literal["tree", "token"]
 Batching = Literal["pace", "cosine"]
 Overlapping = Literal["auto", "none", "halves", "always-halves", "joint"]
 Pruning = Literal["auto", "on", "off"]
-PrunerRule = Literal["fitted", "faser", "faser-whole", "fitted-async", "faser-async", "faser-whole-async"]
 Placement = Literal["apart", "together", "nodes"]
 LENGTHS = r"^(marginal|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"
 BASE = "base"  # the key of a plan file that names the plan it changes
@@ -64,14 +63,10 @@ class Plan(BaseModel):
         "none; or FASER's controller of lengths, chunk and split (joint)",
     )
     pruning: Pruning = Field("off", description="drop draft tokens in the middle of a pass of the target")
-    pruner_rule: PrunerRule = Field(
-        "fitted",
-        description="by the fitted chance that the target accepts it, or FASER's rank test over frequent tokens "
-        "(faser) or the whole vocabulary (faser-whole); -async: beside the pass",
+    pruner: str = Field(
+        "smol-pruning", description="the rank test of early exit: folder of `fit-pruning`, in drafters/, or none"
     )
-    pruner: str = Field("smol-pruning", description="folder of the predictor, in drafters/, or none")
     model_free: bool = Field(False, description="n-gram lookup drafts as well")
-    calibration: bool = Field(False, description="confidences are corrected by the verdicts on earlier drafts")
     states: bool = Field(False, description="drafters that read the target's hidden state get it")
     drafters: Names = Field(("smol-general",), description="model drafters, if PACELINE_DRAFTERS names none")
     drafters_per_sequence: int = Field(
@@ -134,9 +129,7 @@ PLANS: Mapping[PlanName, Plan] = {
             lengths="marginal",
             batching="pace",
             overlap="auto",
-            pruning="auto",
             model_free=True,
-            calibration=True,
             states=True,
         ),
         # CoSine (arXiv:2503.10325): every token shared by nodes, routed by a matrix of scores, lengths by the
@@ -151,8 +144,8 @@ PLANS: Mapping[PlanName, Plan] = {
             drafters=("smol-general", "smol-code", "smol-prose", "smol-chat"),
             placement="nodes",
         ),
-        # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, over the whole vocabulary, beside
-        # the pass and where that pays, and one controller of lengths, chunk and split.
+        # FASER (arXiv:2604.20503): a length for each request, early exit by its rank test where that pays, and one
+        # controller of lengths, chunk and split.
         Plan(
             name="faser",
             routing="first",
@@ -161,7 +154,6 @@ PLANS: Mapping[PlanName, Plan] = {
             batching="pace",
             overlap="joint",
             pruning="auto",
-            pruner_rule="faser-whole-async",
         ),
         # SpecInfer (arXiv:2305.09781): all drafters guess apart, and the union of their guesses is verified.
         Plan(name="specinfer", routing="all", fusion="tree", lengths="tree:4", batching="pace", overlap="none"),

@@ -12,7 +12,6 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 
 from app.assembly.drafter import drafters_over
 from app.assembly.local import load_models
-from app.calibration import RawConfidence
 from app.messages import DraftJob
 from app.request import GenerateRequest
 from app.stages.admit import admit
@@ -44,7 +43,7 @@ def main(prompt: str) -> int:
             request_id=record.id, tenant=record.tenant, fuser="", verifier="", base=length, start=length, tokens=(),
             prompt_length=start, max_draft_tokens=DRAFT_TOKENS, drafters=names, sampling=record.sampling, due_s=0.0,
         )  # fmt: skip
-        (tree,) = fuse([(job, drafts)], models.tokenizer.vocab_size, RawConfidence())
+        (tree,) = fuse([(job, drafts)], models.tokenizer.vocab_size)
 
         entry = sequence.entry(length, tree)
         assert models.runner.try_reserve(entry), "no room in the KV cache"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
-from app.assembly.fuser import calibration
 from app.config import Activations, Settings, WeightsAs
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
@@ -40,7 +39,7 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
     """Build a drafter node; several models guess each token together if `fusion` is `token`."""
     is_shared = settings.plan.fusion == "token" and len(models) > 1
     kvs = (model.draft_kv for model in models)
-    token_fusion = TokenFusion(kvs, calibration(settings)) if is_shared else None
+    token_fusion = TokenFusion(kvs) if is_shared else None
     return DrafterNode(models, fetch, mailbox, token_fusion)
 
 

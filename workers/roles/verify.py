@@ -56,8 +56,7 @@ def serve(
 
     heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
     loop = VerifierLoop(deployment, verifier, fuser, heartbeat, mailbox)
-    exchanged = (fuser.calibration, deployment.counters)
-    tasks: list[HeartbeatTask] = [loop, metrics, *(deployment.exchange_stats(stats) for stats in exchanged)]
+    tasks: list[HeartbeatTask] = [loop, metrics, deployment.exchange_stats(deployment.counters)]
 
     def consume() -> None:
         consume_mailbox(deployment, heartbeat, mailbox, ToVerifier, loop.handle, verifier.has_mail)
