@@ -76,10 +76,13 @@ def arms() -> list[Variant]:
         Variant("one split", {**joint, "partition": FIXED_SPLIT}, is_steered=False),
         Variant(
             "one chunk and split",
-            {**COMMON, "overlap": f"frontiers:{FIXED_CHUNK}", "partition": FIXED_SPLIT},
+            {**fixed, "partition": FIXED_SPLIT},
+            chunk=FIXED_CHUNK,
             is_steered=False,
         ),
-        Variant("halves, one split", {**COMMON, "overlap": "groups", "partition": FIXED_SPLIT}, is_steered=False),
+        Variant(
+            "halves, one split", {**COMMON, "overlap": "always-halves", "partition": FIXED_SPLIT}, is_steered=False
+        ),
         Variant("pace, tables left out", {"max_sequences": 512}, model_free=(), is_steered=False),
     ]
 

@@ -127,7 +127,9 @@ class ScriptedTarget:
 
 def pipeline_over(target: Target, vocab_size: int, drafted: int) -> LocalPipeline:
     """Build the pipeline around a target, with drafts of `drafted` tokens that are right at RATE; 0: without drafts."""
-    settings = Settings(lengths=f"fixed:{drafted}", overlap="none", drafters=(), phrases="none", max_sequences=512)
+    settings = Settings().changed(
+        lengths=f"fixed:{drafted}", overlap="none", drafters=(), phrases="none", max_sequences=512
+    )
     store = MemoryStore()
     costs = StepCosts({1: 0.01, 4096: 0.01})  # it decides no lengths here, and is corrected by each step
     measured = MeasuredTarget(target, costs, vocab_size, EarlyExitController(), CHUNK)

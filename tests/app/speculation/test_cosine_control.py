@@ -1,7 +1,7 @@
 """Test CoSine's control: drafters and drafts grow while the verifier idles, and shrink once it does not."""
 
 from app.engine.step_costs import StepCosts
-from app.speculation.cosine_lengths import AGAIN, FIRST_DRAFTERS, FIRST_LENGTH, SETTLING, CosineLength
+from app.speculation.baselines import AGAIN, FIRST_DRAFTERS, FIRST_LENGTH, SETTLING, CosineLength
 from app.speculation.draft_costs import DraftCosts
 from tests.app.speculation.candidates import likely
 
