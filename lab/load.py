@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.store.protocol import Snapshot
-from bench.clients.arrivals import steps
+from bench.load.arrivals import steps
 from bench.prompts import Prompts
 
 Request = tuple[str, str]  # its domain and prompt

@@ -28,7 +28,7 @@ class PipelineRunner:
     """A way's pipeline. A prompt that comes twice is known to the suffix drafter."""
 
     def __init__(self, way: Variant, settings: Settings, models: Models, max_tokens: int) -> None:
-        self._settings = settings.model_copy(update=way.settings)
+        self._settings = settings.changed(**way.settings)
         self._bounds = SpeculationBounds(enabled=way.speculates)
         self._max_tokens = max_tokens
         built = build_local(self._settings, models)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.assembly.plans import plan_of
 from app.config import Settings
 from app.counters import series
 from app.errors import PacelineError
@@ -187,7 +186,7 @@ def settings_of(way: Variant, settings: Settings) -> Settings:
         changes["model_free"] = False
     if way.drafters is not None:
         changes["drafters"] = tuple(one for one in settings.drafters if Path(one).name in way.drafters)
-    return settings.model_copy(update=changes)
+    return settings.changed(**changes)
 
 
 def wait(condition: Callable[[], object], limit_s: float, what: str) -> None:
@@ -245,7 +244,7 @@ def _start_way(
     """Start a way's processes, and let them sleep once they are ready: the next way's start alone, too."""
     settings = runner.deployment.settings
     services = [(hub, worker(role, f"{role}-1", settings, 1), place.cores[role != "verify"]) for role in ROLES]
-    if plan_of(settings).drafts:
+    if settings.plan.drafts:
         for i, (host, names) in enumerate(zip(hosts, place.nodes, strict=True)):
             url = _url(password, host.hub, DELAYED_PORT)
             drafters = tuple(name for name in names if name in settings.drafters)

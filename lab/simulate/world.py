@@ -9,7 +9,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import cache
 
-from app.assembly.plans import plan_of
 from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
@@ -24,8 +23,7 @@ from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.speculation.length_policy import LengthPlanner
-from app.speculation.route_scores import same_tokens
-from app.speculation.route_strategies import Agreement
+from app.speculation.routing import Agreement, same_tokens
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
@@ -159,7 +157,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens, exits)
     controller = EarlyExitController()
     if exits is not None:
-        controller = EarlyExitController(plan_of(world.settings).pruning, exits.rest, exits.report)
+        controller = EarlyExitController(world.settings.plan.pruning, exits.rest, exits.report)
     measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, controller)
     segment = verifier_over(
         world.settings,
@@ -183,7 +181,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
 
 def agreement_of(world: World) -> Agreement:
     """Return how CoSine's routing rates drafts: by the target's embedding, or by equal tokens without a target."""
-    target = world.log.target if plan_of(world.settings).routing == "cosine" else None
+    target = world.log.target if world.settings.plan.routing == "cosine" else None
     return same_tokens if target is None else RATED(target)
 
 
@@ -196,7 +194,7 @@ def costs_of(world: World) -> StepCosts:
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
     """Build a node of these model drafters over the log."""
-    plan = plan_of(world.settings)
+    plan = world.settings.plan
     is_shared = plan.fusion == "token" and len(names) > 1
     models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
     kvs = (model.draft_kv for model in models)

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from app.assembly.plans import PLANS
+from app.plans import PLANS
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from lab.simulate.events import Machine, Network
