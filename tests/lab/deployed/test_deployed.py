@@ -44,7 +44,7 @@ def test_a_way_that_no_setting_names_is_not_deployed(name: str) -> None:
 def test_the_drafters_of_a_way_are_found_by_their_folders() -> None:
     settings = Settings(drafters=("/models/north", "south"))
     assert settings_of(fixed("north", 2), settings).drafters == ("/models/north",)
-    assert settings_of(WAYS["pace, models alone"], settings).model_free is False
+    assert settings_of(WAYS["pace, models alone"], settings).plan.model_free is False
 
 
 @pytest.fixture
