@@ -152,7 +152,7 @@ def mean_s(world: World) -> float:
 
 
 def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) -> None:
-    moments, setting = [0.5 * i for i in range(24)], Setting(streams=1, is_local=True)
+    moments, setting = [0.5 * i for i in range(24)], Setting(streams=1)  # each drafter on a node of its own
     lengths = [Variant(f"fixed {n}", {"overlap": "none"}, length=n) for n in (1, 3, 7)]
     ways = (PLAIN, WAYS[PACE], *lengths)
     total_s = {way.name: mean_s(loaded(log, way, setting, moments, model_free)) for way in ways}
