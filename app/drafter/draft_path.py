@@ -115,7 +115,7 @@ class DraftPaths:
 
     @property
     def guessed(self) -> int:
-        """Count the tokens of the longest draft that the last call of `draft` guessed."""
+        """Count the steps that the last call of `draft` took, those guessed ahead left out."""
         return self._guessed
 
     @property
@@ -152,12 +152,14 @@ class DraftPaths:
     def draft(self, paths: Listed[DraftPath], extend: DraftSteps) -> list[Draft]:
         """Extend started paths until each is done or has no drafter left; return their drafts."""
         active = [path for path in paths if path.drafters and not path.is_done]
-        self._guessed = max((path.room for path in active), default=0)
+        self._guessed = 0
         for path in active:
             path.align()
         while active:
             is_single = all(len(path.drafters) == 1 for path in active)
+            lengths = [len(path.tokens) for path in active]
             extend(active, min(path.room for path in active) if is_single else 1)
+            self._guessed += max(len(path.tokens) - length for path, length in zip(active, lengths, strict=True))
             active = [path for path in active if path.drafters and not path.is_done]
         return [draft for path in paths for draft in path.drafts()]
 

@@ -39,7 +39,7 @@ class Profile:
 
     def draft_s(self, split: int, batch: float, depth: int) -> float:
         """Return the seconds from asking for drafts to having them."""
-        return DEFAULT_HOP_S + self.guesses.at(split).seconds(max(1, round(batch)), depth) if depth else 0.0
+        return DEFAULT_HOP_S + self.guesses.at(split).guess_s(max(1, round(batch)), depth) if depth else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class Router:
         scores = self._scores.get(request_id)
         if scores is None or not scores.asked:
             return
-        asked, scores.asked = tuple(name for name in scores.asked if name not in tree.skipped), ()
+        asked, scores.asked = scores.asked, ()
         if not asked:
             return
         found, length = outcomes(tree, committed, asked)

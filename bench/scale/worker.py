@@ -114,7 +114,7 @@ def measure(parts: "Parts") -> None:
     parts.wrap("mail in", mailbox_consumer, "_read")
     parts.wrap("take", Mailboxes, "take")
     parts.wrap("mail out", Deployment, "post_all")
-    parts.wrap("fuse", Fuser, "expect", "collect", "skip_models")
+    parts.wrap("fuse", Fuser, "expect", "collect")
     parts.wrap("loop", verify.VerifierLoop, "handle")
     parts.wrap("trips", redis.connection.AbstractConnection, "send_packed_command")
 

@@ -16,9 +16,9 @@ from workers.run import main
 class LoneFuser(Fuser):
     """A fuser that reduces each tree to the drafter that promises the most tokens."""
 
-    def collect(self, now_s: float, models_s: float | None = None, guessed: int = 0) -> list[tuple[str, TreeMessage]]:
+    def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
         """Close the rounds that are complete or due, with one drafter's draft each."""
-        return [(mailbox, lone(tree)) for mailbox, tree in super().collect(now_s, models_s, guessed)]
+        return [(mailbox, lone(tree)) for mailbox, tree in super().collect(now_s)]
 
 
 def run(argv: list[str] | None = None) -> int:
