@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from app.errors import InvalidSettings
-from app.redis_url import checked
+from app.redis_url import checked, with_password
 
 log = logging.getLogger(__name__)
 PREFIX = "PACELINE_"
@@ -60,7 +60,6 @@ Routing = Literal["learned", "cosine", "all", "first"]
 Fusion = Literal["tree", "token"]
 Batching = Literal["pace", "cosine"]
 Pruning = Literal["auto", "on", "off"]
-PrunerRule = Literal["fitted", "faser", "faser-whole", "fitted-async", "faser-async", "faser-whole-async"]
 Placement = Literal["apart", "together", "nodes"]
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
@@ -88,6 +87,7 @@ class Settings(BaseModel):
         description="broker, results and state: redis://, by TLS rediss://, unix://, or by Sentinels "
         "redis+sentinel://HOST,HOST/NAME (app/redis_url.py); `up` starts its own when absent",
     )
+    redis_password: str | None = Field(None, description="of Redis, where its URL has none")
     queue: str = Field(
         "celery",
         pattern=r"^[A-Za-z0-9_.-]{1,80}$",
@@ -138,19 +138,15 @@ class Settings(BaseModel):
     pruning: Pruning | None = Field(
         None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
     )
-    pruner_rule: PrunerRule | None = Field(
-        None,
-        description="by the fitted chance that the target says it; or FASER's rank test, over frequent tokens (faser) "
-        "or the whole vocabulary; -async: beside the pass, which acts on it some layers later",
-    )
-    calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
     model_free: bool | None = Field(
         None, description="drafters without a model look tokens up: lookup, suffix, phrases"
     )
     drafters_per_sequence: int | None = Field(
         None, ge=1, description="model drafters of a round, at most, on other cores"
     )
-    pruner: str = Field("smol-pruning", description="the predictor: fit-pruning's folder, in drafters/, or none")
+    pruner: str = Field(
+        "smol-pruning", description="the rank test of early exit: fit-pruning's folder, in drafters/, or none"
+    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(
         None, description="name of the cores that a worker takes: same name, same cores; absent: the host's name"
@@ -234,7 +230,7 @@ class Settings(BaseModel):
         in_file = {} if file is None else read_file(file, cls.model_fields)
         given = cls.given(environ)
         try:
-            return cls.model_validate({**in_file, **given})
+            return cls.model_validate({**in_file, **given})._with_password()
         except ValidationError as error:
             lines = []
             for wrong in error.errors(include_url=False, include_input=False):
@@ -242,6 +238,11 @@ class Settings(BaseModel):
                 place = variable(name) if name in given or file is None else f"{file}: {name}"
                 lines.append(f"{place}: {wrong['msg']}")
             raise InvalidSettings("\n".join(lines)) from error
+
+    def _with_password(self) -> Self:
+        if self.redis_url is None or self.redis_password is None:
+            return self
+        return self.model_copy(update={"redis_url": with_password(self.redis_url, self.redis_password)})
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> dict[str, object]:

@@ -11,7 +11,7 @@ URL is quoted here. Connects to nothing, and knows neither Celery's settings nor
 
 from dataclasses import dataclass, field
 from typing import Any, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 PORT, SENTINEL_PORT = 6379, 26379
@@ -88,6 +88,13 @@ def checked(text: str) -> str:
     """Return the URL as it is. Raises ValueError, as `RedisUrl.parse` does."""
     RedisUrl.parse(text)
     return text
+
+
+def with_password(url: str, password: str) -> str:
+    """Return the URL with this password, or as it is where it has a login."""
+    scheme, _, rest = url.partition("://")
+    has_login = "@" in rest.partition("/")[0]
+    return url if has_login else f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def _options(query: str, is_tls: bool, is_sentinel: bool, *, is_socket: bool) -> dict[str, Any]:

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from bench.run import main as compare
 
 MODULES = {
-    "cooperate": ("lab.cooperate.run", "every way of drafting on five domains, in one run"),
     "costs": (
         "bench.cost_errors",
         "how far the expected costs of steps and drafts are off, at points not measured before",
     ),
-    "hosts": ("lab.hosts.run", "drafters on hosts of their own, live, and the simulation beside them"),
     "load": ("bench.clients.load", "requests at Poisson, bursty, rising or recorded times; what clients meet"),
     "meanwhile": (
         "bench.clients.under_change",
@@ -22,16 +20,12 @@ MODULES = {
     ),
     "overload": ("bench.clients.overload", "ten times more requests than can be served"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
-    "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
-    "simulate": ("lab.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
     "start": ("bench.clients.start", "what a load's first seconds lose on a deployment that has just started or idled"),
     "steer": ("bench.steer_replay", "decide again what a recorded controller decided"),
     "store": ("bench.scale.store_load", "tokens a second that one Redis carries"),
     "streams": ("bench.clients.streams", "hundreds of open event streams on one web process"),
-    "sweep": ("lab.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
-    "testbeds": ("lab.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),
     "timeline": ("bench.timeline", "a picture of each node's busy times"),
 }
 
@@ -39,7 +33,7 @@ MODULES = {
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an
 # earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
-HAVE_ARMS = {"cooperate", "hosts", "load", "pruning", "start", "sweep"}
+HAVE_ARMS = {"load", "start"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

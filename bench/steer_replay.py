@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.beat import decisions, steer
+from app.beat import steer
 from bench.help import parser as parser_of
 from workers.tasks.steer import Tick
 
@@ -50,11 +50,11 @@ def read(log: Path) -> list[Tick]:
 
 
 def replay(ticks: Listed[Tick]) -> Replay:
-    """Decide each tick again from its recorded load, time and policy."""
-    again = [steer(tick.load, tick.now_s, tick.before) for tick in ticks]
+    """Decide each tick again from its recorded load and policy."""
+    again = [steer(tick.load, tick.before) for tick in ticks]
     return Replay(
         ticks=len(ticks),
-        switches=sum(decisions(tick.before) != decisions(tick.after) for tick in ticks),
+        switches=sum(tick.before.version != tick.after.version for tick in ticks),
         differing=tuple(
             i for i, (tick, one) in enumerate(zip(ticks, again, strict=True), start=1) if tick.after != one
         ),

@@ -1,9 +1,9 @@
-"""`./paceline bench sweep`: compare fixed draft lengths with the adaptive one from idle to
+"""`./paceline lab sweep`: compare fixed draft lengths with the adaptive one from idle to
 overload.
 
 Requests come at Poisson times whether or not others have ended, to a pipeline in this process. No
 beat runs there, so every arm is under the first policy: `bench load --arms unsteered on` and
-`bench simulate beat` say what beat is worth.
+`lab simulate beat` say what beat is worth.
 Every arm gets the same requests at the same times, one arm after the other, in an order that
 rotates with every repeat; a request's times in two arms are a pair.
 """
@@ -36,7 +36,6 @@ from lab.cooperate.variants import FULL, Variant, by_length, rules
 Arms = Mapping[str, PipelineArm]
 WARM_UP = 3  # requests
 ABLATIONS = [
-    Variant("without pruning", {"pruning": "off"}),
     Variant(f"{FULL} again"),  # how far chance goes
 ]
 
@@ -64,7 +63,7 @@ def main(argv: Listed[str] | None = None) -> int:
     variants = by_length(args.lengths) + ([*rules(), *ABLATIONS] if args.ablations else [])
     arms = {variant.name: PipelineArm(variant, settings, models, args.max_tokens) for variant in variants}
     found: dict[str, Any] = {
-        **heading("bench sweep", argv),
+        **heading("lab sweep", argv),
         "rates": [],
     }
     number = warm_up(arms)
@@ -90,7 +89,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench sweep", __doc__)
+    parser = parser_of("lab sweep", __doc__)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 2.0, 4.0], help="requests a second")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 5, 7], help="fixed draft lengths")
     parser.add_argument("--ablations", action="store_true", help="other rules for the length too, and parts left out")

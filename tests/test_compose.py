@@ -1,7 +1,12 @@
 """Check that compose.yaml names existing settings, modules and roles, and does not publish Redis."""
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +25,7 @@ PROXY = "proxy"
 OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", PROXY, *MONITORING}}
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
 PUBLISHED = {"web", PROXY, "flower", *MONITORING}
-OF_COMPOSE = {"REDIS_PASSWORD", "BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
+OF_COMPOSE = {"BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
 OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web"}}
 OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", PROXY}}
 
@@ -39,6 +44,54 @@ def test_environment_variables_are_settings() -> None:
         assert given <= Settings.model_fields.keys()
     read = set(re.findall(r"\$\{PACELINE_(\w+)", TEXT))
     assert {name.lower() for name in read - OF_COMPOSE} <= Settings.model_fields.keys()
+
+
+def composed(folder: Path, **environ: str) -> dict[str, Any]:
+    """The services as Compose makes them: variables replaced, anchors merged."""
+    command = [["docker-compose"], ["docker", "compose"]][shutil.which("docker-compose") is None]
+    if shutil.which(command[0]) is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("docker-compose is not installed")
+        pytest.skip("no docker-compose here")
+    no_file = folder / "empty.env"
+    no_file.touch()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    done = subprocess.run(
+        [*command, "--file", "compose.yaml", "--env-file", str(no_file), "config"],
+        cwd=ROOT,
+        env=clean | environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    services: dict[str, Any] = yaml.safe_load(done.stdout)["services"]
+    return services
+
+
+def test_a_default_holds_no_variable() -> None:
+    """docker-compose 1.29 ends a default at the first brace."""
+    assert re.findall(r"\$\{\w+:?-[^}]*\$.*", TEXT) == []
+
+
+@pytest.mark.parametrize(
+    "environ, url",
+    [
+        ({}, "redis://:paceline@redis:6379/0"),
+        ({"PACELINE_REDIS_PASSWORD": "s3/cret"}, "redis://:s3%2Fcret@redis:6379/0"),
+        ({"PACELINE_REDIS_URL": "rediss://:own@elsewhere:7000/1"}, "rediss://:own@elsewhere:7000/1"),
+    ],
+)
+def test_each_service_gets_settings_that_it_can_read(environ: dict[str, str], url: str, tmp_path: Path) -> None:
+    services = composed(tmp_path, **environ)
+    assert {"web", "verify", "beat", "redis"} <= services.keys()
+    for name in services.keys() & OURS.keys():
+        # `config` writes a file that is read again: a dollar is doubled, and a number is no text.
+        given = {key: str(value).replace("$$", "$") for key, value in services[name]["environment"].items()}
+        settings = Settings.from_env(given)
+        assert (settings.redis_url, settings.model) == (url, "smollm2-135m"), name
+        assert services[name]["build"]["target"] == ("gpu" if name == GPU else "served"), name
 
 
 def test_every_setting_reaches_the_containers() -> None:
@@ -116,7 +169,7 @@ def test_the_gpu_verifiers_image_can_launch_kernels_and_keeps_them() -> None:
     (gpu,) = [stage for stage in stages if stage.startswith("served AS gpu\n")]
     assert {"gcc", "libc6-dev"} <= set(gpu.split()) and "torch.version.cuda" in gpu
     assert re.findall(r"^USER (\w+)", gpu, re.MULTILINE) == ["root", "paceline"]
-    assert stages[-1] == "served\n"  # the default image has no compiler
+    assert other["build"]["target"] == "served" and stages[-1] == "served\n"  # the default image has no compiler
     (volume,) = re.findall(r"^VOLUME (\S+)", DOCKERFILE, re.MULTILINE)
     assert ours["volumes"] == [f"models:{volume}"] and ours["environment"]["TRITON_CACHE_DIR"].startswith(f"{volume}/")
 

@@ -182,7 +182,6 @@ OTHERS: tuple[tuple[str, str, str, str | None, str], ...] = (
     (PROCESS, "TRITON_CACHE_DIR", "path", "~/.triton/cache", "folder of the GPU's compiled kernels"),
     (PROCESS, "OTEL_EXPORTER_OTLP_HEADERS", "name=value,...", None, "sent to the collector of traces"),
     (PROCESS, "TQDM_DISABLE", "0 | 1", "1", "0 shows transformers' own bars"),
-    (COMPOSE, "PACELINE_REDIS_PASSWORD", "text", "paceline", "of Redis"),
     (COMPOSE, "PACELINE_BIND", "address", "127.0.0.1", "where ports are published"),
     (COMPOSE, "PACELINE_PORT", "port", "8000", "of the page"),
     (COMPOSE, "PACELINE_PROXY_PORT", "port", "8080", "of the proxy before several web servers"),

@@ -21,10 +21,12 @@ NOT_READY, NOT_RUNNING = 1, 3
 MODULES = {
     "test": ("pytest", "run the tests (--quick: those that need no process and no model); arguments go to pytest"),
     "bench": ("bench", "measure; `bench --help` names what else it measures"),
+    "lab": ("lab", "run an experiment, in a clone only; `lab --help` names them"),
     "chaos": ("bench.chaos.run", "break a deployment in every way while it serves, and look whether all was well"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
-    "fit-pruning": ("training.early_exit.run", "learn which draft tokens a target will reject"),
+    "fit-pruning": ("training.early_exit.run", "fit the rank test of early exit to a target"),
 }
+IN_CLONES = {"test", "lab"}  # their files are not installed
 # Two processes, each with whole files in the order of tests/conftest.py; a later flag beats an earlier one.
 DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
 FLAGS = {"test": {"--quick": ("-m", "unit")}}  # a flag of ours, and the module's own for it
@@ -61,14 +63,13 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """Run `python -m <module> ARGS` for test, bench, chaos, train or fit-pruning, which parse their own flags.
+    """Run `python -m <module> ARGS` for one of MODULES, which parse their own flags.
 
-    It runs in the root folder; the last two run in the user's folder, since they read and write
-    the user's paths.
+    It runs in the root folder; training runs in the user's folder, since it reads and writes the user's paths.
     """
     Settings.from_env()  # so that a wrong one is reported in a sentence, not in a traceback
-    if name == "test" and not IS_CLONE:
-        raise InstanceError("an installed package has no tests: they are in the clone, `./paceline test`")
+    if name in IN_CLONES and not IS_CLONE:
+        raise InstanceError(f"an installed package does not have `paceline {name}`: run `./paceline {name}` in a clone")
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # the search depends on the folder

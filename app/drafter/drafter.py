@@ -6,7 +6,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from app.clock import SYSTEM, Clock
-from app.drafter.chain import DraftChain
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, Replicas
 from app.drafter.shared_paths import SharedPaths
@@ -54,12 +53,12 @@ class DrafterNode:
             elif context:
                 contexts.append((context, job.drafters))
         drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
-        guessed = [self._token_fusion.paths.guessed] if self._token_fusion is not None and contexts else []
+        guessed = [self._token_fusion.guessed] if self._token_fusion is not None and contexts else []
         for drafter in self._replicas.drafters:
             wanted = [context for context, names in contexts if drafter.name in names]
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
-                guessed += [drafter.chain.paths.guessed] if isinstance(drafter, ModelDrafter) else []
+                guessed += [drafter.chain.guessed] if isinstance(drafter, ModelDrafter) else []
         now_read, now_read_s = self._reading()
         report = DraftReport(
             guess_s=max(0.0, self._clock.perf_counter() - began_s - (now_read_s - read_s)),
@@ -93,14 +92,14 @@ class DrafterNode:
 
     def info(self) -> dict[str, int]:
         """Return the counts of jobs that used, or discarded, tokens guessed ahead, and of shared guesses."""
-        paths = [chain.paths for chain in self._chains()]
+        groups = [*self._chains()]
         return {
-            "ahead_hits": sum(each.ahead_hits for each in paths),
-            "ahead_misses": sum(each.ahead_misses for each in paths),
+            "ahead_hits": sum(each.ahead_hits for each in groups),
+            "ahead_misses": sum(each.ahead_misses for each in groups),
             "shared_guesses": self._shared.guesses,
         }
 
-    def _chains(self) -> Iterator[TokenFusion | DraftChain]:
+    def _chains(self) -> Iterator[TokenFusion]:
         if self._token_fusion is not None:
             yield self._token_fusion
         for name, model in self._models.items():

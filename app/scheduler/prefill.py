@@ -10,7 +10,7 @@ context that is read once for any number of rows is read for at least as long a 
 from collections.abc import Sequence as Listed
 
 from app.engine.step_costs import StepCosts
-from app.policy import Policy
+from app.policy import BATCH_TOKENS, Policy
 from app.state import BatchEntry, Sequence
 
 BESIDE = 2.0  # a long prompt's time in a step, in times that of the sequences that decode beside it
@@ -31,18 +31,28 @@ def chunk_tokens(costs: StepCosts, policy: Policy) -> int:
     return size
 
 
+def beside_of(policy: Policy) -> float:
+    """Return the time of long prompts in a step over that of what decodes beside them; it grows with the budget."""
+    return BESIDE * max(1.0, policy.max_batch_tokens / BATCH_TOKENS)
+
+
 def split_prefill(
-    prompts: Listed[Sequence], max_tokens: int, size: int, costs: StepCosts, running_s: float = 0.0
+    prompts: Listed[Sequence],
+    max_tokens: int,
+    size: int,
+    costs: StepCosts,
+    running_s: float = 0.0,
+    beside: float = BESIDE,
 ) -> list[BatchEntry]:
     """Return the step's parts of prompts, of at most `max_tokens` and `size` tokens (`chunk_tokens`) together.
 
     `prompts` come oldest first, as the chunks do. Half of the room goes to the first, so that each
     prompt is read at last; the rest to those with the fewest tokens left, so that a short one
     behind a long one is read at once. `running_s` is what a step of the sequences that decode would
-    take alone; 0 if there are none.
+    take alone, 0 if there are none; long prompts take `beside` times that.
     """
     most = min(max_tokens, size)
-    room = _Room(most, size, costs, running_s)
+    room = _Room(most, size, costs, beside * running_s)
     if len(prompts) > 1:
         room.give(prompts[0], max(LEAST_TOKENS, most // 2), 0.5)
     for sequence in sorted(prompts, key=lambda s: s.uncached):  # stable: of equal ones the oldest
@@ -54,7 +64,8 @@ def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, runni
     """Return the seconds of a step that reads the next parts of these prompts alone; 0 for none."""
     if not prompts:
         return 0.0
-    chunks = split_prefill(prompts, policy.max_batch_tokens, chunk_tokens(costs, policy), costs, running_s)
+    size, beside = chunk_tokens(costs, policy), beside_of(policy)
+    chunks = split_prefill(prompts, policy.max_batch_tokens, size, costs, running_s, beside)
     rows = [(work.start, len(work.tokens)) for work in chunks]
     silent = sum(work.silent for work in chunks)
     return costs.seconds(sum(count for _, count in rows), silent) + costs.reading.step_s(rows)
@@ -63,12 +74,12 @@ def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, runni
 class _Room:
     """Hold the tokens and seconds of a step left for prompts, and the seconds left for long ones."""
 
-    def __init__(self, tokens: int, size: int, costs: StepCosts, running_s: float) -> None:
+    def __init__(self, tokens: int, size: int, costs: StepCosts, long_s: float) -> None:
         self.given: dict[str, int] = {}
         self._row_s = max(INSTANT_S, (costs.prompt_s(1 + size) - costs.seconds(1)) / size)
         self._reading = costs.reading
         self._chunk_s = self._s = max(size * self._row_s, costs.seconds(1))  # a GPU's rows cost next to nothing
-        self._long_s = min(self._s, BESIDE * running_s) if running_s else self._s
+        self._long_s = min(self._s, long_s) if long_s else self._s
         self._tokens = tokens
 
     def give(self, sequence: Sequence, most: int, part: float = 1.0) -> None:

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Self
 
+import numpy as np
+
 from app.engine.step_costs import DECAY
 from app.messages import DraftReport
 from app.speculation.recent import RecentMedian
 
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 HOPS, HOP_RANK = 16, 0.25  # the quartile of the last ones: trees that come during a step are found after it
+MOST_TOKENS = 64  # that a job may ask for
 DEFAULT_HOP_S = 0.001  # from asking to receiving beside the drafters' own work, before anything is measured
 
 
@@ -22,18 +25,33 @@ def size_class(batch: int) -> int:
 
 @dataclass(slots=True)
 class _Guesses:
-    """What a guess of all sequences of a batch takes under one split of the machine, by size class."""
+    """What guessing took under one split of the machine, by the batch's size class and the tokens of its drafts."""
 
     slowdown: float = 1.0  # over split 0, expected before any draft
-    token_s: dict[int, RecentMedian] = field(default_factory=dict)
+    seen: dict[int, dict[int, RecentMedian]] = field(default_factory=dict)
+    curves: dict[int, list[float]] = field(default_factory=dict)  # of `seen`: seconds of 0, 1, ... MOST_TOKENS tokens
+
+    def add(self, size: int, tokens: int, seconds: float) -> None:
+        """Add what drafts of so many tokens took."""
+        by_tokens = self.seen.setdefault(size, {})
+        by_tokens.setdefault(tokens, RecentMedian()).add(seconds)
+        known = sorted(by_tokens)
+        taken = np.maximum.accumulate([by_tokens[n].value for n in known])
+        most = max(MOST_TOKENS, known[-1])
+        longest_s = float(taken[-1]) * most / known[-1]  # what is longer than any seen takes in proportion
+        self.curves[size] = np.interp(range(MOST_TOKENS + 1), [0, *known, most], [0.0, *taken, longest_s]).tolist()
+
+    def curve(self, size: int) -> list[float]:
+        """Return the curve of the nearest size class that was seen."""
+        return self.curves[min(self.curves, key=lambda one: (abs(one - size), one))]
 
 
 class DraftCosts:
-    """The seconds of drafts by models: hop + depth x part x token_s(batch) + reading.
+    """The seconds of drafts by models: hop + part x guessing(batch, depth) + reading.
 
-    `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens that are asked for,
-    those that are guessed after the job has come; the others were guessed ahead, or too unlikely. Before any report
-    drafts are expected to take the hop alone, since only drafting shows what it takes.
+    `part`: of the tokens that are asked for, those that are guessed after the job has come; the others were guessed
+    ahead, or too unlikely. Before any report drafts are expected to take the hop alone, since only drafting shows what
+    it takes.
     """
 
     def __init__(self) -> None:
@@ -90,7 +108,7 @@ class DraftCosts:
         self._parts = self._parts * DECAY + guessed / depth
         self._part_rounds = self._part_rounds * DECAY + 1.0
         if guessed:
-            self._guesses.token_s.setdefault(size_class(batch), RecentMedian()).add(guess_s / guessed)
+            self._guesses.add(size_class(batch), guessed, guess_s)
 
     def update_reading(self, report: DraftReport) -> None:
         """Learn what reading takes from a report that can be true."""
@@ -99,18 +117,22 @@ class DraftCosts:
 
     def guess_s(self, batch: int, depth: int) -> float:
         """Return the seconds of `depth` guesses, none of them ahead, without the hop; 0 before any draft."""
-        return depth * self._token_s(batch) if batch > 0 else 0.0
+        near = self._nearest()
+        if near is None or batch < 1 or depth < 1:
+            return 0.0
+        return self._guesses.slowdown / near.slowdown * near.curve(size_class(batch))[min(depth, MOST_TOKENS)]
 
     def seconds(self, batch: int, depth: int) -> float:
-        """Return the seconds from asking to having drafts; 0 without draft tokens."""
+        """Return the seconds that asking for drafts takes on average; 0 without draft tokens."""
         return self.hop_s + self._part * self.guess_s(batch, depth) if batch > 0 and depth > 0 else 0.0
+
+    def wait_s(self, batch: int, depth: int) -> float:
+        """Return the seconds from asking to having drafts of which nothing was guessed ahead."""
+        return self.hop_s + self.guess_s(batch, depth) if batch > 0 and depth > 0 else 0.0
 
     def span(self, batch: int, depth: int) -> list[float]:
         """Return `seconds` of 0, 1, ... `depth` tokens, for a search."""
-        if batch < 1:
-            return [0.0] * (depth + 1)
-        hop_s, token_s = self.hop_s, self._part * self._token_s(batch)
-        return [0.0, *(hop_s + tokens * token_s for tokens in range(1, depth + 1))]
+        return [self.seconds(batch, tokens) for tokens in range(depth + 1)]
 
     def read_s(self, unread: int) -> float:
         """Return the seconds to read so many unseen tokens; a few are part of any draft."""
@@ -120,19 +142,11 @@ class DraftCosts:
     def _part(self) -> float:
         return self._parts / self._part_rounds if self._part_rounds else 1.0
 
-    def _token_s(self, batch: int) -> float:
-        """Return the seconds of a guess; of a batch or split that was not seen those of the nearest one."""
-        near = self._nearest()
-        if near is None:
-            return 0.0
-        size = size_class(batch)
-        known = min(near.token_s, key=lambda one: (abs(one - size), one))
-        return self._guesses.slowdown / near.slowdown * near.token_s[known].value
-
     def _nearest(self) -> _Guesses | None:
-        if self._guesses.token_s:
+        """Return what is known of the split that is nearest to this one."""
+        if self._guesses.seen:
             return self._guesses
-        known = [split for split, guesses in self._by_split.items() if guesses.token_s]
+        known = [split for split, guesses in self._by_split.items() if guesses.seen]
         return self._by_split[min(known, key=lambda split: abs(split - self._split))] if known else None
 
 

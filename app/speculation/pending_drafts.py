@@ -81,8 +81,9 @@ class PendingDrafts:
 
     def usual_s(self, sequences: int) -> float:
         """Return what drafts like those that were asked for last usually take for so many sequences."""
-        costs = self._modes.model_free.costs if self._is_model_free else self.models
-        return costs.seconds(sequences, self.usual_depth)
+        if self._is_model_free:
+            return self._modes.model_free.costs.seconds(sequences, self.usual_depth)
+        return self.models.wait_s(sequences, self.usual_depth)
 
     def unread(self, sequence: Sequence, home: str) -> int:
         """Return how many tokens of the sequence the drafters there have not read; a few count as none."""

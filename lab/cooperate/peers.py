@@ -1,4 +1,4 @@
-"""Run transformers beside the pipeline in `bench cooperate`: `generate`, and assisted generation
+"""Run transformers beside the pipeline in `lab cooperate`: `generate`, and assisted generation
 with our drafter.
 
 The assistant is made as fast for transformers as it is for us: a drafter with a trimmed head keeps

@@ -1,4 +1,4 @@
-"""Turn the runs of `bench cooperate` into figures: rates, accepted lengths, the parts of a step's
+"""Turn the runs of `lab cooperate` into figures: rates, accepted lengths, the parts of a step's
 time, and the bars.
 
 Takes runs by arm; knows nothing of how they were made.
@@ -23,7 +23,6 @@ COMPARED = (
     (FULL, "cosine"),
     (FULL, "without routing"),
     (FULL, "without fusion"),
-    (FULL, "without calibration"),
     (FULL, "without run-ahead"),
     (FULL, "without suffix"),
     ("cosine", SINGLE),

@@ -1,4 +1,4 @@
-"""`./paceline bench cooperate`: compare every way of drafting on held-out prompts of five domains.
+"""`./paceline lab cooperate`: compare every way of drafting on held-out prompts of five domains.
 
 In one process and one run, interleaved prompt by prompt in changing order: no speculation, the best
 single drafter at its best fixed length (found in a pilot on prompts of their own), the generalist,
@@ -51,7 +51,7 @@ def main(argv: Listed[str] | None = None) -> int:
     models = load_models(settings)
     peers = make_peers(settings, args)
     found: Figures = {
-        **heading("bench cooperate", argv),
+        **heading("lab cooperate", argv),
         "drafters": list(models.guessers),
         "prompts_a_domain": args.prompts,
         "max_tokens": args.max_tokens,
@@ -70,7 +70,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench cooperate", __doc__)
+    parser = parser_of("lab cooperate", __doc__)
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each domain")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="requests at once")
@@ -110,8 +110,6 @@ def at_streams(
     measured = groups({d: p[: args.prompts] for d, p in args.texts.items()}, streams)
     runs = interleaved(arms, measured)
     found = {"pilot": tried, "left_out": skipped, **figures(runs, measured)}
-    if FULL in ours:
-        found["calibration"] = ours[FULL].calibration()
     print(table(found), flush=True)
     return found
 

@@ -1,9 +1,9 @@
-"""`./paceline bench hosts`: run drafters on hosts of their own, live, and hold the simulation against it.
+"""`./paceline lab hosts`: run drafters on hosts of their own, live, and hold the simulation against it.
 
 `live` starts a deployment for each way of drafting: the verifier on one core, drafters in network
 namespaces on the other, on cables of a stated rate that hold bytes back. All arms are asked the same
 prompts in turn, in changing order, and must generate the same texts. `predict` simulates the very
-arms of such a run over a recording made on this machine (`bench simulate record`, same prompts).
+arms of such a run over a recording made on this machine (`lab simulate record`, same prompts).
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main(argv: Listed[str] | None = None) -> int:
     if args.command == "predict":
         log = with_target(Log.read(args.log))
         found = json.loads(args.live.read_text())
-        found["predicted"] = {"command": heading("bench hosts", argv)["command"], **predict(log, found, arms())}
+        found["predicted"] = {"command": heading("lab hosts", argv)["command"], **predict(log, found, arms())}
         found["deviations"] = deviations(found)
         print(table(found))
         args.live.write_text(json.dumps(found, indent=1) + "\n")
@@ -71,7 +71,7 @@ def main(argv: Listed[str] | None = None) -> int:
         print(f"paceline: hosts of their own: {why}", file=sys.stderr)
         return 2
     try:
-        found = {**heading("bench hosts", argv), **live(args)}
+        found = {**heading("lab hosts", argv), **live(args)}
     except (OSError, TimeoutError, RuntimeError, PacelineError) as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 1
@@ -83,7 +83,7 @@ def main(argv: Listed[str] | None = None) -> int:
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench hosts", __doc__)
+    parser = parser_of("lab hosts", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("live", help="needs root, iproute2 and two cores", formatter_class=Defaults)
     one.add_argument("--hosts", type=int, default=2, help="of drafters: PACELINE_DRAFTERS are dealt to them in turn")

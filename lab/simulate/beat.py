@@ -1,4 +1,4 @@
-"""`./paceline bench simulate beat`: compare the controller's policy with policies that stay as they are.
+"""`./paceline lab simulate beat`: compare the controller's policy with policies that stay as they are.
 
 `beat` runs bursts, ramps, slow drafters, a drafter that falls silent and long prompts, each with the
 ticks of the controller and under the first policy, with and without tables, and counts what the

@@ -1,4 +1,4 @@
-"""`./paceline bench simulate load`: compare fixed draft lengths with the adaptive one from idle to
+"""`./paceline lab simulate load`: compare fixed draft lengths with the adaptive one from idle to
 overload.
 
 Requests come at Poisson times whether or not others have ended; the texts of a recording in turn,

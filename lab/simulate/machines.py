@@ -8,7 +8,7 @@ import random
 from math import inf
 
 from app.assembly.plans import plan_of
-from app.beat import decisions, steer
+from app.beat import steer
 from app.config import Settings
 from app.drafter.drafter import in_time
 from app.load import Load, MailboxLoad
@@ -251,10 +251,10 @@ def _add_beat(world: World) -> None:
         for verifier in world.verifiers:
             verifier.segment.follow(_pool(world, verifier.name), world.policy)
         if world.variant.is_steered and ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
-            before = decisions(world.policy)
-            after = steer(_load(world, busy(), clock.time()), clock.time(), world.policy)
+            before = world.policy.model_dump(exclude={"version"})
+            after = steer(_load(world, busy(), clock.time()), world.policy)
             world.policy = after.model_copy(update=dict(world.variant.policy))
-            world.switches.update(name for name, value in decisions(world.policy).items() if value != before[name])
+            world.switches.update(name for name, value in before.items() if value != getattr(world.policy, name))
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))

@@ -1,8 +1,8 @@
-"""`./paceline bench simulate`: simulate ways of drafting where drafters do not share the verifier's
+"""`./paceline lab simulate`: simulate ways of drafting where drafters do not share the verifier's
 cores.
 
 `record` has the real target generate its texts and the real drafters guess after every token of
-them; `replay` runs the real code (schedule, routes, lengths, fusion, calibration) over that log on
+them; `replay` runs the real code (schedule, routes, lengths, fusion) over that log on
 a virtual clock, with drafters and verifiers on machines of their own, the verifier as fast as
 measured or slowed to a larger target's step.
 """
@@ -99,14 +99,14 @@ def main(argv: Listed[str] | None = None) -> int:
     if args.command != "shared" and args.drafter_ms:
         log = with_stated_drafters(log, 1e-3 * args.drafter_ms)
     replayed = RUNS[args.command](log, args)
-    found = heading("bench simulate", argv) | replayed
+    found = heading("lab simulate", argv) | replayed
     args.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench simulate", __doc__)
+    parser = parser_of("lab simulate", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("record", help="write a log of real drafts; loads the models", formatter_class=Defaults)
     one.add_argument("--prompts", type=count, default=8, help="of each domain")

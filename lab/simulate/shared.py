@@ -1,4 +1,4 @@
-"""`./paceline bench simulate shared`: FASER on one device that a target and its drafter share, part by part.
+"""`./paceline lab simulate shared`: FASER on one device that a target and its drafter share, part by part.
 
 A load that swings from a valley to a peak and back, and closed loops, over a recording, with the
 stated numbers of a device (lab/costs). Each arm adds a part of FASER to speculation of one length,

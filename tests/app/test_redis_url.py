@@ -7,7 +7,7 @@ import pytest
 from app.cli.config import list_settings
 from app.config import Settings
 from app.errors import InvalidSettings
-from app.redis_url import RedisUrl
+from app.redis_url import RedisUrl, with_password
 
 GOOD = {
     "redis://host": RedisUrl((("host", 6379),)),
@@ -67,3 +67,18 @@ def test_no_password_of_a_url_is_listed() -> None:
     text = "redis+sentinel://:hidden@a,b/pace?sentinel_password=hidden&sentinel_username=s"
     [found] = [one for one in list_settings({"PACELINE_REDIS_URL": text}) if one.name == "PACELINE_REDIS_URL"]
     assert found.value == "redis+sentinel://***@a,b/pace?sentinel_password=***&sentinel_username=s"
+
+
+@pytest.mark.parametrize(
+    "url, found",
+    [
+        ("redis://host:6379/0", "redis://:p%40ss@host:6379/0"),
+        ("rediss+sentinel://a,b:1/name", "rediss+sentinel://:p%40ss@a,b:1/name"),
+        ("unix:///run/redis.sock?db=1", "unix://:p%40ss@/run/redis.sock?db=1"),
+        ("redis://:own@host", "redis://:own@host"),
+        ("redis://user:own@host", "redis://user:own@host"),
+    ],
+)
+def test_a_password_goes_into_a_url_without_a_login(url: str, found: str) -> None:
+    assert with_password(url, "p@ss") == found
+    assert RedisUrl.parse(found).login["password"] in ("p@ss", "own")

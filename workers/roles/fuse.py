@@ -14,7 +14,7 @@ from workers.service import RoleService
 def serve(deployment: Deployment, node: str) -> RoleService:
     """Build the fuser, with model-free drafters only, and serve the fusers' common mailbox."""
     fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
-    heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": fuser.calibration.info()})
+    heartbeat = Heartbeat(deployment, "fuse", node)
 
     def handle(messages: list[ToFuser]) -> float | None:
         paths, trees = gather_and_fuse(fuser, messages, time.time())
@@ -25,5 +25,4 @@ def serve(deployment: Deployment, node: str) -> RoleService:
         return fuser.wait_s(time.time())
 
     doorbells = {FUSE: lambda: consume_mailbox(deployment, heartbeat, FUSE, ToFuser, handle)}
-    exchanged = (fuser.calibration, deployment.counters)
-    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
+    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(deployment.counters)])

@@ -46,7 +46,7 @@ def tick(deployment: Deployment) -> None:
     if not deployment.nodes.try_lock("steer", 0.5):
         return
     before, now_s, load = deployment.nodes.policy(), time.time(), load_of(deployment)
-    after = steer(load, now_s, before)
+    after = steer(load, before)
     if after is not before:
         deployment.nodes.set_policy(after)
     if deployment.settings.steer_log is not None:
