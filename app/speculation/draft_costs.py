@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Self
 
-import numpy as np
-
 from app.engine.step_costs import DECAY
 from app.messages import DraftReport
 from app.speculation.recent import RecentMedian
 
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 HOPS, HOP_RANK = 16, 0.25  # the quartile of the last ones: trees that come during a step are found after it
-MOST_TOKENS = 64  # that a job may ask for
 DEFAULT_HOP_S = 0.001  # from asking to receiving beside the drafters' own work, before anything is measured
 
 
@@ -25,33 +22,18 @@ def size_class(batch: int) -> int:
 
 @dataclass(slots=True)
 class _Guesses:
-    """What guessing took under one split of the machine, by the batch's size class and the tokens of its drafts."""
+    """What a guess of all sequences of a batch takes under one split of the machine, by size class."""
 
     slowdown: float = 1.0  # over split 0, expected before any draft
-    seen: dict[int, dict[int, RecentMedian]] = field(default_factory=dict)
-    curves: dict[int, list[float]] = field(default_factory=dict)  # of `seen`: seconds of 0, 1, ... MOST_TOKENS tokens
-
-    def add(self, size: int, tokens: int, seconds: float) -> None:
-        """Add what drafts of so many tokens took."""
-        by_tokens = self.seen.setdefault(size, {})
-        by_tokens.setdefault(tokens, RecentMedian()).add(seconds)
-        known = sorted(by_tokens)
-        taken = np.maximum.accumulate([by_tokens[n].value for n in known])
-        most = max(MOST_TOKENS, known[-1])
-        longest_s = float(taken[-1]) * most / known[-1]  # what is longer than any seen takes in proportion
-        self.curves[size] = np.interp(range(MOST_TOKENS + 1), [0, *known, most], [0.0, *taken, longest_s]).tolist()
-
-    def curve(self, size: int) -> list[float]:
-        """Return the curve of the nearest size class that was seen."""
-        return self.curves[min(self.curves, key=lambda one: (abs(one - size), one))]
+    token_s: dict[int, RecentMedian] = field(default_factory=dict)
 
 
 class DraftCosts:
-    """The seconds of drafts by models: hop + part x guessing(batch, depth) + reading.
+    """The seconds of drafts by models: hop + depth x part x token_s(batch) + reading.
 
-    `part`: of the tokens that are asked for, those that are guessed after the job has come; the others were guessed
-    ahead, or too unlikely. Before any report drafts are expected to take the hop alone, since only drafting shows what
-    it takes.
+    `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens that are asked for,
+    those that are guessed after the job has come; the others were guessed ahead, or too unlikely. Before any report
+    drafts are expected to take the hop alone, since only drafting shows what it takes.
     """
 
     def __init__(self) -> None:
@@ -108,7 +90,7 @@ class DraftCosts:
         self._parts = self._parts * DECAY + guessed / depth
         self._part_rounds = self._part_rounds * DECAY + 1.0
         if guessed:
-            self._guesses.add(size_class(batch), guessed, guess_s)
+            self._guesses.token_s.setdefault(size_class(batch), RecentMedian()).add(guess_s / guessed)
 
     def update_reading(self, report: DraftReport) -> None:
         """Learn what reading takes from a report that can be true."""
@@ -118,9 +100,11 @@ class DraftCosts:
     def guess_s(self, batch: int, depth: int) -> float:
         """Return the seconds of `depth` guesses, none of them ahead, without the hop; 0 before any draft."""
         near = self._nearest()
-        if near is None or batch < 1 or depth < 1:
+        if near is None or batch < 1:
             return 0.0
-        return self._guesses.slowdown / near.slowdown * near.curve(size_class(batch))[min(depth, MOST_TOKENS)]
+        size = size_class(batch)
+        known = min(near.token_s, key=lambda one: (abs(one - size), one))
+        return depth * self._guesses.slowdown / near.slowdown * near.token_s[known].value
 
     def seconds(self, batch: int, depth: int) -> float:
         """Return the seconds that asking for drafts takes on average; 0 without draft tokens."""
@@ -144,9 +128,9 @@ class DraftCosts:
 
     def _nearest(self) -> _Guesses | None:
         """Return what is known of the split that is nearest to this one."""
-        if self._guesses.seen:
+        if self._guesses.token_s:
             return self._guesses
-        known = [split for split, guesses in self._by_split.items() if guesses.seen]
+        known = [split for split, guesses in self._by_split.items() if guesses.token_s]
         return self._by_split[min(known, key=lambda split: abs(split - self._split))] if known else None
 
 
