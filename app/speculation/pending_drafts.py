@@ -13,7 +13,7 @@ from app.policy import Policy
 from app.speculation.draft_costs import FEW_UNREAD, DraftCosts, is_sound
 from app.speculation.draft_modes import DraftModes
 from app.speculation.exploration import MIN_WAIT_S
-from app.speculation.router import Route
+from app.speculation.routing import Route
 from app.state import Sequence
 
 ERRORS = 64  # last batches whose waits are compared with what was expected

@@ -20,15 +20,12 @@ from app.speculation.drafter_pool import DrafterPool
 from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
 from app.speculation.length_policy import DraftBatch, LengthPlanner
-from app.speculation.marginal import Candidate, rounds_left
+from app.speculation.marginal import Candidate
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
-from app.speculation.route_strategies import RoundLimits
-from app.speculation.router import Price, Route, Router
-from app.speculation.routing_policies import MIN_GAIN
+from app.speculation.routing import Route, Router
 from app.state import Sequence, Tree
 
-FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 
 
@@ -348,23 +345,8 @@ class Speculation(RoundObserver):
         if known is not None:
             return known
 
-        def terms() -> tuple[RoundLimits, Price]:
-            depth = self.limit(sequence, policy)
-            together = max(1, len(self._sequences) if self._is_together else -(-len(self._sequences) // 2))
-            step_s = self._costs.seconds(together)
-            waiting_s = self._draft_costs.seconds(1, depth)
-            rounds = rounds_left(record.max_tokens - sequence.generated)
-
-            def price(mailbox: str) -> float:
-                """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
-                read_s = self._draft_costs.read_s(self.pending.unread(sequence, mailbox))
-                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / rounds) / step_s
-
-            least_gain = MIN_GAIN + FUSING_S / step_s  # all that go together wait for fusion once
-            most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
-            return RoundLimits(depth, most, least_gain), price
-
-        return self.router.route(record, len(sequence.tokens), pool, terms)
+        most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
+        return self.router.route(record, len(sequence.tokens), pool, most)
 
 
 def _candidates(

@@ -5,18 +5,20 @@ import pytest
 from app.assembly.verifier import routing
 from app.config import Settings
 from app.engine.step_costs import StepCosts
+from app.messages import DraftReport
 from app.placement.interference import Interference
 from app.placement.splits import in_turn_and_at_once
 from app.policy import Policy
 from app.request import SpeculationBounds
 from app.speculation.baselines import FixedLength
 from app.speculation.drafter_pool import DrafterPool
-from app.speculation.joint_planner import AFTER, FIRST, JointController
-from app.speculation.router import Router
+from app.speculation.joint import AFTER, FIRST, JointController
+from app.speculation.overlap import AutoOverlap, NoOverlap
+from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import MAX_NODES, Tree
 from tests import fakes
-from tests.app.verifier.parts import message, parts, start, verdict
+from tests.app.verifier.parts import RunsAhead, message, parts, start, verdict
 from tests.fakes import VOCAB
 
 
@@ -151,10 +153,10 @@ def test_the_policys_bound_spares_drafters_and_0_stops_all():
 
 @pytest.mark.parametrize(
     ("wish", "share", "may"),
-    [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
+    [(AutoOverlap(), 0.0, True), (AutoOverlap(), 1.0, False), (RunsAhead(), 1.0, True), (NoOverlap(), 0.0, False)],
 )
 def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
-    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
+    one = parts(overlapping=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
     sequence = start(one, "r")
     assert [job.run_ahead for job in one.speculation.jobs([sequence], [3], Policy())] == [may]
     assert not any(job.is_last and job.run_ahead for job in one.speculation.final_jobs(sequence))
@@ -267,6 +269,26 @@ def test_rounds_that_asked_models_are_counted():
     verdict(one, sequence, [1])
     report = one.stats.report(one.sequences.all())
     assert (report["later_rounds"], report["model_rounds"]) == (4, 2), "no drafter was asked for the last one"
+
+
+def test_halves_that_draft_nothing_go_together_again():
+    one = parts(
+        costs=StepCosts({1: 0.010, 64: 0.640}), overlap="halves", pool=DrafterPool({"small": "draft:1"}, (), 0.0)
+    )
+    for depth in (1, 2):
+        for _ in range(20):
+            one.draft_costs.update(
+                4, depth, 0.001 + 0.0008 * depth, [DraftReport(guess_s=0.0008 * depth, guessed=depth)]
+            )
+    sequences = [start(one, name) for name in "abcd"]
+    for sequence in sequences:
+        for _ in range(80):
+            one.lengths.modes.with_models.of(sequence.record).update(8, 0)
+    one.speculation.jobs(sequences, [8] * 4, Policy())
+    assert not one.speculation.request_drafts(sequences, Policy())
+    assert not one.speculation.is_together, "by the drafts before"
+    one.speculation.request_drafts(sequences, Policy())
+    assert one.speculation.is_together, "there is nothing to hide"
 
 
 def test_baseline_lengths_draft_chains_and_verify_all_of_them():
