@@ -131,7 +131,7 @@ def _add_local(world: World, names: tuple[str, ...]) -> None:
         jobs = verifier.segment.step(float("inf"))
         if jobs:
             clock.rest()
-            _, trees = draft_and_fuse(segment, fuser, jobs, clock)
+            _, trees = draft_and_fuse(segment, fuser, jobs)
             clock.now_s += FUSE_S
             verifier.segment.receive(shaped(world, trees))
         _go_on(world, verifier)
@@ -196,7 +196,7 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
         clock.run("mail", world.setting.mail_s * bool(mail))
         clock.rest()
-        drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
+        drafts, trees = draft_and_fuse(segment, fuser, jobs)
         _send_trees(world, trees, clock.time())
         guesses = segment.guess(path for message in mail for path in message.paths)
         if drafts or guesses:

@@ -196,10 +196,10 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock)
     """Build a node of these model drafters over the log."""
     plan = world.settings.plan
     is_shared = plan.fusion == "token" and len(names) > 1
-    models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
+    models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True, clock) for name in names]
     kvs = (model.draft_kv for model in models)
     token_fusion = TokenFusion(kvs) if is_shared else None
-    return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
+    return DrafterNode(models, fetcher(world.store), mailbox, token_fusion, clock)
 
 
 def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
