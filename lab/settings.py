@@ -24,6 +24,7 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 from bench.help import count
 from bench.help import parser as parser_of
 from bench.report_header import heading
+from lab.report import rate
 from lab.simulate.log import Log, with_stated_drafters
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
@@ -108,9 +109,7 @@ def rate_of(log: Log, case: Case, arm: Variant, order: int) -> float:
     setting = Setting(case.streams, seed=order, is_local=case.is_local, drafter_slowdown=case.slowdown)
     world = build(log, arm, setting, lambda: model_free(log.vocab_size, case.phrases))
     world.run()
-    ends = [world.store.snapshot(record.id) for record in world.ended]
-    rates = (len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s) for end in ends)
-    return round(geometric_mean(rates), 4)
+    return round(geometric_mean(map(rate, world.ends)), 4)
 
 
 def log_of(case: Case) -> Log:

@@ -6,7 +6,6 @@ then in any case. And guesses beyond the recorded ones, while running ahead or a
 good as if the target's state were known there.
 """
 
-from collections import Counter
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,10 +112,6 @@ class LogTarget(PagedRunner):
         self._exits = exits
         self.busy_s = 0.0
         self.steps = 0
-        self.rows = 0
-        self.lengths = Counter[int]()  # draft tokens verified for a sequence in a step, prompts left out
-        self.batches = Counter[int]()  # sequences in a step
-        self.batch_s: dict[int, float] = {}  # and the seconds of steps of so many
 
     def try_reserve(self, work: BatchEntry) -> bool:
         """Reserve pages for the entry's tokens and tree; False, with none taken, if there are too few."""
@@ -129,21 +124,15 @@ class LogTarget(PagedRunner):
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
         """Return rows for final batch entries, and let the time of the step pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
+        seconds, computed = self._costs.seconds(rows, sum(work.silent for work in works)), float(rows)
         if self._exits is not None:
             seconds, computed = self._exits.pass_s(works, self._right, self._costs)
-        else:
-            silent = sum(work.silent for work in works)
-            seconds, computed = self._costs.seconds(rows, silent), float(rows)
         reading_s = self._costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)
         seconds = self._device.verify(self._clock.now_s, computed, seconds, reading_s)
         self._clock.run("target", seconds)
         self._clock.rest()
         self.busy_s += seconds
         self.steps += 1
-        self.rows += rows
-        self.lengths.update(len(work.tree) for work in works if work.final and len(work.tokens) == 1)
-        self.batches[len(works)] += 1
-        self.batch_s[len(works)] = self.batch_s.get(len(works), 0.0) + seconds
         return [LogRows(self._texts[text_of(w.sequence.id)]) if w.final else None for w in works]
 
     def _right(self, work: BatchEntry) -> list[bool]:

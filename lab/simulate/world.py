@@ -26,6 +26,7 @@ from app.speculation.length_policy import LengthPlanner
 from app.speculation.routing import Agreement, same_tokens
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
+from app.store.protocol import Snapshot
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
 from lab.lone import Shape, lone
@@ -78,7 +79,6 @@ class SimVerifier:
     segment: Verifier
     target: LogTarget
     clock: SimClock
-    early_exit: EarlyExitController
     requests: int = 0  # texts it was given that have not ended
 
 
@@ -109,6 +109,11 @@ class World:
         stats = [verifier.segment.stats for verifier in self.verifiers]
         later_rounds = sum(own.later_rounds for own in stats)
         return sum(own.model_rounds for own in stats) / later_rounds if later_rounds else 0.0
+
+    @property
+    def ends(self) -> list[Snapshot]:
+        """Return the ended requests in order of their ends."""
+        return [self.store.snapshot(record.id) for record in self.ended]
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
         """Run every waiting request: `streams` at a time, or one at each of these seconds from now on.
@@ -174,7 +179,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
         for number, split in enumerate(world.device.all):
             if split.at_once:
                 segment.speculation.expect(number, world.device.interference(number, measured.costs.seconds(1)))
-    verifier = SimVerifier(name, segment, target, clock, controller)
+    verifier = SimVerifier(name, segment, target, clock)
     world.verifiers.append(verifier)
     return verifier
 

@@ -1,32 +1,39 @@
-"""Hold the figures of one arm under one load.
-
-Service levels are limits of the first token and of a token after it, in multiples of what a request takes alone with
-plain decoding in the same world; a request attains a level when it is within both.
-"""
+"""Hold the figures of one arm under one load."""
 
 import statistics
-from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Sequence as Listed
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lab.simulate.load import RequestTimes
+from app.store.protocol import Snapshot
 
 PERCENTILES = (50, 95, 99)
-LEVELS = (1.5, 2.0, 3.0, 5.0)  # assumed: neither paper states a limit
-CLASSES = (*range(9), 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # of the histograms, by largest number
 
 
-@dataclass(frozen=True, slots=True)
-class ExitCounts:
-    """Count draft rows that checkpoints looked at and that left, and the verdicts that a wrong leave ended early."""
+class RequestTimes(NamedTuple):
+    """Hold the seconds of a request: in all, until its first token, and of each token after that."""
 
-    looked_at: int
-    left: int
-    wrong: int
+    total_s: float
+    first_s: float
+    token_s: float
+
+
+@dataclass(slots=True)
+class Served:
+    """Count the requests and tokens of a simulation, whose clock begins at 0."""
+
+    requests: list[RequestTimes] = field(default_factory=list)
+    last_s: float = 0.0  # when the last request ended
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, ended_s: float, times: RequestTimes, tokens: int) -> None:
+        self.requests.append(times)
+        self.last_s = max(self.last_s, ended_s)
+        self.tokens += tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +48,27 @@ class Figures:
     price_per_h: float
     peak_flops: float
     chosen: str = ""  # settings that were fastest on other data; empty: there was no choice
-    lengths: Mapping[int, int] = field(default_factory=dict)  # draft tokens of a sequence in a step -> how often
-    batches: Mapping[int, int] = field(default_factory=dict)  # sequences of a step -> how often
-    batch_s: Mapping[int, float] = field(default_factory=dict)  # the same, by seconds
-    busy: Mapping[str, float] = field(default_factory=dict)  # part of the time, by machine
-    exits: ExitCounts | None = None  # None: no row may leave
+
+    @classmethod
+    def of(cls, served: Served, price_per_h: float, peak_flops: float, chosen: str) -> "Figures":
+        rounds = served.tokens - served.accepted  # each commits a token of the target's own
+        return cls(
+            tuple(served.requests),
+            served.tokens / served.last_s,
+            served.tokens / rounds,
+            served.drafted / rounds,
+            1.0 - served.accepted / served.drafted if served.drafted else 0.0,
+            price_per_h,
+            peak_flops,
+            chosen,
+        )
 
     @property
     def request_s(self) -> float:
-        """Return the seconds of a request."""
         return statistics.fmean(one.total_s for one in self.requests)
 
     @property
     def token_s(self) -> float:
-        """Return the seconds of a token after the first."""
         return statistics.fmean(one.token_s for one in self.requests)
 
     @property
@@ -69,45 +83,22 @@ class Figures:
         """
         return replace(self, tokens_per_s=tokens / self.request_s)
 
-    def percentiles(self) -> dict[str, list[float]]:
-        """Return the PERCENTILES of each time of requests, in seconds."""
-        names, columns = ("request_s", "first_token_s", "token_s"), zip(*self.requests, strict=True)
-        return {
-            name: [round(float(one), 4) for one in np.percentile(column, PERCENTILES)]
-            for name, column in zip(names, columns, strict=True)
-        }
-
-    def attained(self, alone: RequestTimes) -> dict[str, float]:
-        """Return the part of the requests within each service level; `alone`: a request with plain decoding."""
-        return {f"{level:g}": round(_within(self.requests, alone, level), 3) for level in LEVELS}
-
-    def record(self, alone: RequestTimes) -> dict[str, Any]:
-        """Return what goes into a file; histograms as parts, by class."""
+    def record(self) -> dict[str, Any]:
+        """Return what goes into a file."""
         names = ("tokens_per_s", "request_s", "token_s", "tokens_a_round", "drafted", "rejected", "cost", "peak_flops")
+        times = zip(("request_s", "first_token_s", "token_s"), zip(*self.requests, strict=True), strict=True)
+        percentiles = {name: np.percentile(column, PERCENTILES).round(4).tolist() for name, column in times}
         found: dict[str, Any] = {name: round(getattr(self, name), 5) for name in names}
-        found |= {
-            "chosen": self.chosen,
-            "percentiles": self.percentiles(),
-            "slo": self.attained(alone),
-            "drafted a step": parts(self.lengths),
-            "batches": parts(self.batches),
-            "batches by time": parts(self.batch_s),
-            "busy": {name: round(part, 3) for name, part in self.busy.items()},
-        }
-        if self.exits is not None:
-            found["exits"] = {"looked at": self.exits.looked_at, "left": self.exits.left, "wrong": self.exits.wrong}
-        return found
+        return {**found, "chosen": self.chosen, "percentiles": percentiles}
 
 
-def parts(counts: Mapping[int, float]) -> dict[str, float]:
-    """Return the part of each class, named by its largest number, of what is counted by number."""
-    found: Counter[int] = Counter()
-    for number, count in counts.items():
-        found[min((upper for upper in CLASSES if upper >= number), default=number)] += count  # type: ignore[assignment]
-    whole = sum(found.values())
-    return {str(upper): round(found[upper] / whole, 3) for upper in sorted(found)}
-
-
-def _within(requests: Listed[RequestTimes], alone: RequestTimes, factor: float) -> float:
-    good = [one.first_s <= factor * alone.first_s and one.token_s <= factor * alone.token_s for one in requests]
-    return sum(good) / max(1, len(good))
+def served_of(ends: Iterable[Snapshot]) -> Served:
+    """Count ended requests."""
+    found = Served()
+    for end in ends:
+        began_s, first_s, last_s = end.record.created_s, end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0
+        token_s = (last_s - first_s) / max(1, len(end.tokens) - 1)
+        found.add(last_s, RequestTimes(last_s - began_s, first_s - began_s, token_s), len(end.tokens))
+        found.drafted += end.stats.drafted
+        found.accepted += len(end.tokens) - end.stats.rounds
+    return found

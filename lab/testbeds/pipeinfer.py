@@ -8,15 +8,15 @@ waiting for others; cancelling takes no time; one run of a sequence more than th
 and drafts are those of all other arms.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from lab.simulate.load import RequestTimes
 from lab.simulate.log import Log
+from lab.testbeds.figures import RequestTimes, Served
 from lab.testbeds.roofline import context_s, guess_s, step_costs
 from lab.testbeds.worlds import WorldSpec
 
@@ -45,20 +45,6 @@ class Sequence:
     turn: int = 0  # of drafting; a draft of an earlier one is stale
     is_drafting: bool = False
     first_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Served:
-    """What came of a simulation."""
-
-    requests: list[RequestTimes] = field(default_factory=list)
-    last_s: float = 0.0
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    lengths: Counter[int] = field(default_factory=Counter)  # drafted tokens of a run, prompts left out
-    batches: Counter[int] = field(default_factory=Counter)  # runs that enter the first stage as one
-    batch_s: dict[int, float] = field(default_factory=dict)  # and the seconds of those of so many
 
 
 class PipeInfer:
@@ -143,18 +129,9 @@ class PipeInfer:
         seconds = self._costs.seconds(sum(run.rows for run in runs))
         seconds += self._costs.reading.step_s((_context(run), run.rows) for run in runs)
         self._free_s[stage] = now_s + seconds / self._stages
-        if stage == 0:
-            self._record(runs, seconds / self._stages)
         self._later(self._free_s[stage], self._stage, stage + 1, runs)
         if stage == 0:
             self._later(self._free_s[0], self._begin)
-
-    def _record(self, runs: list[Run], seconds: float) -> None:
-        """Record a pass that the first stage takes."""
-        served, size = self.served, len(runs)
-        served.lengths.update(run.rows if run.is_draft else 0 for run in runs if run.is_draft or run.sequence.known)
-        served.batches[size] += 1
-        served.batch_s[size] = served.batch_s.get(size, 0.0) + seconds
 
     def _end(self, now_s: float, runs: list[Run]) -> None:
         for run in runs:
@@ -215,12 +192,9 @@ class PipeInfer:
         for run in one.runs:
             run.is_cancelled = True
         one.turn, one.drafted = one.turn + 1, len(one.right)
-        served = self.served
         total_s = now_s - one.began_s
         token_s = (total_s - one.first_s) / max(1, len(one.right) - 1)
-        served.requests.append(RequestTimes(total_s, one.first_s, token_s))
-        served.tokens += len(one.right)
-        served.last_s = now_s
+        self.served.add(now_s, RequestTimes(total_s, one.first_s, token_s), len(one.right))
         if not self._is_open:
             self._admit(now_s)
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from pathlib import Path
-from time import process_time
 from typing import Any, NamedTuple
 
 from app.config import ROOT
@@ -24,9 +23,8 @@ from lab.testbeds.arms import ARMS, Arm
 from lab.testbeds.comparisons import COMPARISONS, READINGS, bands, compared
 from lab.testbeds.figures import Figures
 from lab.testbeds.fitted import read_fitted
-from lab.testbeds.flags import flags
-from lab.testbeds.play import alone, play, tuned
-from lab.testbeds.tables import arms_table, bands_table, compared_table, drafts_table
+from lab.testbeds.play import play, tuned
+from lab.testbeds.tables import arms_table, bands_table, compared_table
 from lab.testbeds.texts import half, made, over_recording, statistics, wanted_of
 from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world, world_names
 
@@ -68,7 +66,6 @@ def main(argv: Listed[str] | None = None) -> int:
     except WorldError as error:
         print(f"paceline lab testbeds: {error}", file=sys.stderr)
         return 2
-    print(flags(args.paper, worlds), flush=True)
     head = heading("lab testbeds", argv)
     if args.fitted:
         (args.out / f"testbeds-{args.paper}-fitted.json").write_text(dumps(head | fitted(args.paper)))
@@ -105,18 +102,13 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 def simulate(
     paper: str, place: Place, loads: Listed[Load], seed: int, without: Listed[str] = ()
 ) -> tuple[list[Rows], dict[str, Any]]:
-    """Run the arms under every load; print the means, and return the figures by load, and what goes into a file."""
-    began_s = process_time()
-    world, source = place
-    first = alone(world, source(1, seed), seed)
-    arms = [arm for arm in ARMS[paper](world) if arm.name not in without]
-    rows = [run_arms(world, arms, source, load, seed) for load in loads]
-    records = {}
+    """Run the arms under every load and print the means; return the figures by load, and what goes into a file."""
+    arms = [arm for arm in ARMS[paper](place.world) if arm.name not in without]
+    rows = [run_arms(place, arms, load, seed) for load in loads]
     for load, own in zip(loads, rows, strict=True):
         print(arms_table(load.name, own), flush=True)
-        records[load.name] = {arm: row.record(first) for arm, row in own.items()}
-    kept = {"alone": {name: round(value, 4) for name, value in first._asdict().items()}, "loads": records}
-    return rows, kept | {"took_s": round(process_time() - began_s, 1)}  # of one core
+    names = [load.name for load in loads]
+    return rows, {name: {arm: row.record() for arm, row in own.items()} for name, own in zip(names, rows, strict=True)}
 
 
 def stated(paper: str, world: WorldSpec, args: argparse.Namespace) -> dict[str, Any]:
@@ -125,15 +117,12 @@ def stated(paper: str, world: WorldSpec, args: argparse.Namespace) -> dict[str, 
     if data not in world.loads:
         raise SystemExit(f"paceline lab testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
     place = _recorded(world, args.log, args.mixture) if args.log else _made(world, data)
-    length = round(world.acceptance.length.value)
-    drafts = statistics(place.source(FEWEST_TEXTS * len(world.domains), args.seed), length)
-    print(drafts_table(drafts, length), flush=True)
+    drafts = statistics(place.source(FEWEST_TEXTS * len(world.domains), args.seed), world.acceptance.length.value)
     own = loads(args)
-    rows, kept = simulate(paper, place, own, args.seed)
-    lines = {one.paper: [compared(one, figures) for figures in rows] for one in COMPARISONS[paper]}
-    print(compared_table(world.paper, [load.name for load in own], lines), flush=True)
-    quotients = {name: [value and round(value, 4) for value in values] for name, values in lines.items()}
-    return {"world": world.model_dump(), "data": data, "drafts": drafts} | kept | {"compared": quotients}
+    rows, records = simulate(paper, place, own, args.seed)
+    quotients = {one.paper: [compared(one, figures) for figures in rows] for one in COMPARISONS[paper]}
+    print(compared_table(world.paper, [load.name for load in own], quotients), flush=True)
+    return {"world": world.model_dump(), "data": data, "drafts": drafts, "loads": records, "compared": quotients}
 
 
 def fitted(paper: str) -> dict[str, Any]:
@@ -145,10 +134,10 @@ def fitted(paper: str) -> dict[str, Any]:
         world, load = read_world(FOLDER / f"{one.like}.json").with_values(one.values), one.load
         text = f"{name}, {load.data}, {load.batch} at once"
         loop = [Load(text, load.batch, load.texts)]
-        (own,), kept = simulate(paper, _made(world, load.data), loop, load.seed, LEFT_OUT[paper])
+        (own,), records = simulate(paper, _made(world, load.data), loop, load.seed, LEFT_OUT[paper])
         tokens = load.batch * world.loads[load.data].output_tokens.value
         rows[name] = {arm: row.sustained(tokens) for arm, row in own.items()}
-        found["worlds"][name] = {"facts": one.facts, "fit_error": one.fit_error} | kept
+        found["worlds"][name] = {"facts": one.facts, "fit_error": one.fit_error, "loads": records}
     for reading in READINGS[paper]:
         names = [name for name, one in worlds.items() if reading in one.readings]
         found["readings"][reading] = {"worlds": names} | bands(paper, reading, [rows[name] for name in names])
@@ -156,26 +145,24 @@ def fitted(paper: str) -> dict[str, Any]:
     return found
 
 
-def run_arms(world: WorldSpec, arms: Listed[Arm], source: Callable[[int, int], Log], load: Load, seed: int) -> Rows:
+def run_arms(place: Place, arms: Listed[Arm], load: Load, seed: int) -> Rows:
     """Run arms under one load; where an arm has several variants, the one that is fastest on other data."""
-    log, other = source(load.texts, seed), source(load.texts, seed + OTHER)
+    log, other = place.source(load.texts, seed), place.source(load.texts, seed + OTHER)
     rows: Rows = {}
     for arm in arms:
-        best = tuned(world, arm, other, load.streams, seed + OTHER, load.arrivals_s)
-        rows[arm.name] = play(world, best, log, load.streams, seed, load.arrivals_s)
+        best = tuned(place.world, arm, other, load.streams, seed + OTHER, load.arrivals_s)
+        rows[arm.name] = play(place.world, best, log, load.streams, seed, load.arrivals_s)
     return rows
 
 
 def loads(args: argparse.Namespace) -> list[Load]:
     """Return the closed loops and the arrivals that the arguments ask for."""
     found = [Load(f"batch {count}", count, count * max(WAVES, -(-FEWEST_TEXTS // count))) for count in args.batches]
-    recorded = trace(TRACES[args.arrivals]) if args.rates and args.arrivals in TRACES else None
     for rate in args.rates:
-        came = (
-            poisson(rate, args.seconds, 1, args.seed)
-            if recorded is None
-            else window(recorded, args.seconds, rate, args.seed)
-        )
+        if args.arrivals == "poisson":
+            came = poisson(rate, args.seconds, 1, args.seed)
+        else:
+            came = window(trace(TRACES[args.arrivals]), args.seconds, rate, args.seed)
         found.append(Load(f"{rate:g}/s, {args.arrivals}", 1, len(came), [one.at_s for one in came]))
     return found
 

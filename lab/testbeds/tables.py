@@ -8,51 +8,17 @@ from lab.testbeds.figures import Figures
 from lab.ways import OFF
 
 
-def drafts_table(found: Mapping[str, Mapping[str, float]], length: int) -> str:
-    """Return the drafters' tokens a round by domain."""
-    domains = sorted({domain for own in found.values() for domain in own})
-    lines = [
-        f"Tokens a round of {length} drafted, by drafter and domain (any: a guess of any drafter is right)",
-        *_head("drafter", *domains),
-        *(_row(name, *(f"{own[domain]:.2f}" for domain in domains)) for name, own in found.items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def arms_table(load: str, rows: Mapping[str, Figures]) -> str:
     """Return one load's means by arm."""
     base = rows[OFF]
-    lines = [
-        load,
-        *_head(
-            "arm",
-            "a request, s",
-            "ms a token",
-            "tokens/s",
-            "/ off",
-            "tokens a round",
-            "drafted",
-            "rejected",
-            "a million tokens",
-            "tokens/s over peak compute, / off",
-        ),
-    ]
+    names = ("arm", "a request, s", "ms a token", "tokens/s", "/ off", "tokens a round", "drafted", "rejected")
+    lines = [load, *_head(*names, "a million tokens", "tokens/s over peak compute, / off")]
     for name, row in rows.items():
-        efficiency = row.tokens_per_s / row.peak_flops * base.peak_flops / base.tokens_per_s
-        lines.append(
-            _row(
-                f"{name} ({row.chosen})" if row.chosen else name,
-                f"{row.request_s:.2f}",
-                f"{1e3 * row.token_s:.1f}",
-                f"{row.tokens_per_s:.1f}",
-                f"{row.tokens_per_s / base.tokens_per_s:.2f}",
-                f"{row.tokens_a_round:.2f}",
-                f"{row.drafted:.2f}",
-                f"{row.rejected:.0%}",
-                f"{row.cost:.2f}",
-                f"{efficiency:.2f}",
-            )
-        )
+        over = row.tokens_per_s / base.tokens_per_s
+        cells = [f"{row.request_s:.2f}", f"{1e3 * row.token_s:.1f}", f"{row.tokens_per_s:.1f}", f"{over:.2f}"]
+        cells += [f"{row.tokens_a_round:.2f}", f"{row.drafted:.2f}", f"{row.rejected:.0%}", f"{row.cost:.2f}"]
+        cells.append(f"{over * base.peak_flops / row.peak_flops:.2f}")
+        lines.append(_row(f"{name} ({row.chosen})" if row.chosen else name, *cells))
     return "\n".join(lines) + "\n"
 
 
@@ -78,18 +44,15 @@ def bands_table(name: str, found: Mapping[str, Any]) -> str:
         *(_row(one, *(f"{own[at]:.2f}" for at in ("low", "median", "high"))) for one, own in found["bands"].items()),
         "",
         *_head("headline", "paper", "band", "without 1", "narrow", "holds it", "reproduced"),
-        *(
-            _row(
-                one,
-                f"{own['paper']:.2f}",
-                f"{own['low']:.2f} to {own['high']:.2f}",
-                *("yes" if own[kind] else "no" for kind in ("excludes 1", "narrow", "holds", "reproduced")),
-            )
-            for one, own in found["verdicts"].items()
-        ),
+        *(_row(one, *_verdict(own)) for one, own in found["verdicts"].items()),
         f"\nOrder {' > '.join(found['order']['falling'])}: in {found['order']['part']:.0%} of the worlds.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _verdict(own: Mapping[str, Any]) -> tuple[str, ...]:
+    answers = ("yes" if own[kind] else "no" for kind in ("excludes 1", "narrow", "holds", "reproduced"))
+    return f"{own['paper']:.2f}", f"{own['low']:.2f} to {own['high']:.2f}", *answers
 
 
 def _head(*names: str) -> tuple[str, str]:

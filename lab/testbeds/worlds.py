@@ -1,12 +1,12 @@
 """Read the worlds of the papers' testbeds from JSON (`lab/worlds`): devices, models, links, placement, prices, loads.
 
 Each number stands with its source, `[value, "source"]`, or "assumed". A world may be `like` another file of its folder,
-which it changes in part. `free` bounds the numbers that are not known, each by its place (`*`: in all entries of a
-mapping).
+which it changes in part.
 """
 
 import json
 from collections.abc import Mapping
+from collections.abc import Sequence as Listed
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -25,14 +25,6 @@ class Number(NamedTuple):
     """A number and its source."""
 
     value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-    source: Annotated[str, Field(min_length=3)]
-
-
-class Free(NamedTuple):
-    """The bounds of a number that is not known, and their source."""
-
-    low: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-    high: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     source: Annotated[str, Field(min_length=3)]
 
 
@@ -172,11 +164,10 @@ class WorldSpec(Part):
     acceptance: AcceptanceSpec
     loads: Mapping[str, LoadSpec]
     paper: Mapping[str, str]  # what the paper reports, by comparison
-    free: Mapping[str, Free] = {}  # by place: `devices.a100.read_part`, `drafters.*.host_s`
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        """Refuse names without an entry, and bounds without a number in them."""
+        """Refuse names without an entry."""
         wanted: list[tuple[str, str, Mapping[str, Any], str | None]] = [
             ("target.model", "model", self.models, self.target.model),
             ("target.device", "device", self.devices, self.target.device),
@@ -198,43 +189,16 @@ class WorldSpec(Part):
                 raise ValueError(f"{place}: no {kind} is named {name_of!r}, only {', '.join(sorted(known)) or 'none'}")
         if self.target.devices > self.target.stages.value and self.target.bus is None:
             raise ValueError("target.bus: tensor parallelism needs a link between the devices")
-        for place, bounds in self.free.items():
-            numbers = [self.number(own) for own in self.places(place)]
-            if not numbers or not all(bounds.low <= one.value <= bounds.high for one in numbers):
-                within = f"{bounds.low:g} and {bounds.high:g}"
-                raise ValueError(f"free.{place}: there is no number between {within} at this place")
         return self
 
-    def places(self, place: str) -> list[tuple[str, ...]]:
-        """List the places of numbers that match a place, in which `*` is any name."""
-        found: list[tuple[str, ...]] = [()]
-        for name in place.split("."):
-            found = [(*own, one) for own in found for one in self._names(own) if name in (one, "*")]
-        return [own for own in found if isinstance(self.number(own), Number)]
-
-    def number(self, place: tuple[str, ...]) -> Any:
-        """Return the number at a place, None if there is none."""
-        own: Any = self
-        for name in place:
-            own = own.get(name) if isinstance(own, Mapping) else getattr(own, name, None)
-        return own
-
     def with_values(self, values: Mapping[str, float]) -> Self:
-        """Return the world with other values at places of `free`."""
+        """Return the world with other numbers at these places, e.g. `drafters.*.host_s` (`*`: all entries)."""
         changed = self.model_dump()
         for place, value in values.items():
-            for own in self.places(place):
-                at: Any = changed
-                for name in own[:-1]:
-                    at = at[name]
-                at[own[-1]] = Number(value, self.free[place].source)
+            *path, last = place.split(".")
+            for part in _parts(changed, path):
+                part[last] = (value, "fitted")
         return type(self).model_validate(changed)
-
-    def _names(self, place: tuple[str, ...]) -> list[str]:
-        own = self.number(place)
-        if isinstance(own, Mapping):
-            return [*own]
-        return [*type(own).model_fields] if isinstance(own, BaseModel) else []
 
     @property
     def domains(self) -> list[str]:
@@ -279,6 +243,14 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(own, dict):
         raise WorldError(f"{path.name} is no JSON object")
     return own
+
+
+def _parts(whole: dict[str, Any], path: Listed[str]) -> list[dict[str, Any]]:
+    """List the objects at a path of names, in which `*` is any name."""
+    found = [whole]
+    for name in path:
+        found = [each[own] for each in found for own in (each if name == "*" else (name,))]
+    return found
 
 
 def _over(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Ran(NamedTuple):
 def run(log: Log, variant: Variant, **setting: float) -> Ran:
     world = build(log, variant, Setting(**setting), model_free)  # type: ignore[arg-type]
     world.run()
-    return Ran(world, [world.store.snapshot(record.id) for record in world.ended])
+    return Ran(world, world.ends)
 
 
 def model(name: str) -> Variant:

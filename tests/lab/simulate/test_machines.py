@@ -1,20 +1,20 @@
 """Test the simulation of drafters and verifiers on machines of their own, over a small recording made by hand."""
 
 import json
-import statistics
+from collections import deque
+from typing import Any
 
 import pytest
 
 from app.plans import PLANS
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
+from lab.report import summary
 from lab.simulate.events import Machine, Network
-from lab.simulate.load import met, times
-from lab.simulate.load import run as loaded
 from lab.simulate.log import DrafterLog, Log, Text, with_stated_drafters
 from lab.simulate.machines import FUSE_S, build
 from lab.simulate.models import SimClock
-from lab.simulate.world import Setting, World
+from lab.simulate.world import Setting
 from lab.ways import OFF, PACE, WAYS, Variant, fixed
 from tests.lab.simulate.made import LENGTH, STEP_S, TOKEN_S, made_log, model, run, unsure
 
@@ -139,23 +139,28 @@ def test_the_model_free_drafters_are_the_real_ones(log: Log) -> None:
     assert run(again, Variant("", drafters=()), streams=1).tokens_a_round > 1.5
 
 
+def loaded(log: Log, way: Variant, setting: Setting, arrivals_s: list[float]) -> dict[str, Any]:
+    """Return the figures of requests that come at these seconds."""
+    world = build(log, way, setting, model_free)
+    texts = [*world.waiting]
+    world.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(len(arrivals_s)))
+    world.run(arrivals_s)
+    return summary(world.ends)
+
+
 def test_requests_at_times_of_their_own_wait_for_a_busy_verifier(log: Log) -> None:
     setting = Setting(streams=1, is_local=True)
-    calm, busy = (loaded(log, PLAIN, setting, at_s, model_free) for at_s in ([0.0, 5.0, 10.0], [0.0] * 64))
-    for one in times(calm):
-        assert one.total_s == pytest.approx(LENGTH * STEP_S, rel=0.02) == one.first_s + 39 * one.token_s
-    assert mean_s(busy) > 1.5 * mean_s(calm) and met(busy).tokens_per_s > 10 * met(calm).tokens_per_s
-
-
-def mean_s(world: World) -> float:
-    return statistics.fmean(one.total_s for one in times(world))
+    calm, busy = (loaded(log, PLAIN, setting, at_s) for at_s in ([0.0, 5.0, 10.0], [0.0] * 64))
+    assert calm["request_s"] == pytest.approx(LENGTH * STEP_S, rel=0.02)
+    assert calm["first_token_s"] == pytest.approx(STEP_S, rel=0.02)
+    assert busy["request_s"] > 1.5 * calm["request_s"]
 
 
 def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) -> None:
     moments, setting = [0.5 * i for i in range(24)], Setting(streams=1)  # each drafter on a node of its own
     lengths = [Variant(f"fixed {n}", {"overlap": "none"}, length=n) for n in (1, 3, 7)]
     ways = (PLAIN, WAYS[PACE], *lengths)
-    total_s = {way.name: mean_s(loaded(log, way, setting, moments, model_free)) for way in ways}
+    total_s = {way.name: loaded(log, way, setting, moments)["request_s"] for way in ways}
     fixed_s = [total_s[way.name] for way in lengths]
     assert total_s["fixed 7"] == min(fixed_s) < 0.6 * total_s[OFF]
     assert total_s[PACE] < 1.05 * min(fixed_s)

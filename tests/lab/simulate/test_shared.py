@@ -1,14 +1,15 @@
 """Test the device that a simulated target and its drafter share, and FASER's controller upon it."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from lab.simulate.load import run
 from lab.simulate.log import DEPTH, DrafterLog, Log, Text
+from lab.simulate.machines import build
 from lab.simulate.shared_device import SharedDevice, Sharing
 from lab.simulate.world import Setting, World
 from lab.ways import Variant
@@ -63,9 +64,14 @@ def stated(log: Log, sharing: Sharing) -> Log:
 
 
 def simulated(log: Log, streams: int, **changes: Any) -> World:
-    own = stated(log, SHARING)
+    return run(log, SHARING, streams, changes)
+
+
+def run(log: Log, sharing: Sharing, streams: int, changes: Mapping[str, Any]) -> World:
     variant = Variant("", {**COMMON, "lengths": "fixed:2", **changes}, is_steered=False)
-    return run(own, variant, Setting(streams=streams, shared=SHARING), None, model_free)
+    world = build(stated(log, sharing), variant, Setting(streams=streams, shared=sharing), model_free)
+    world.run()
+    return world
 
 
 def test_the_controller_divides_where_that_pays_and_says_the_same_texts(log: Log) -> None:
@@ -76,18 +82,16 @@ def test_the_controller_divides_where_that_pays_and_says_the_same_texts(log: Log
     assert divided_s > 0.5 * sum(found.device.used_s.values()), "most of a draft is right, and a step hides it"
     assert end_s(found) < 0.85 * end_s(in_turn)
     for world in (in_turn, found):
-        ends = [world.store.snapshot(record.id) for record in world.ended]
-        assert all(end.tokens == log.texts[int(end.record.id.partition(".")[0])].tokens for end in ends)
+        assert all(end.tokens == log.texts[int(end.record.id)].tokens for end in world.ends)
 
 
 def test_the_controller_leaves_the_device_whole_where_both_sides_hinder_each_other(log: Log) -> None:
     dear = SHARING.model_copy(update={"kappa": 3.0})
-    variant = Variant("", {**COMMON, "lengths": "fixed:2", "overlap": "joint", "partition": "auto"}, is_steered=False)
-    world = run(stated(log, dear), variant, Setting(streams=1, shared=dear), None, model_free)
+    world = run(log, dear, 1, {"overlap": "joint", "partition": "auto"})
     assert world.device is not None
     whole_s = world.device.used_s[world.device.all[0]]
     assert whole_s > 0.9 * sum(world.device.used_s.values())
 
 
 def end_s(world: World) -> float:
-    return max(world.store.snapshot(record.id).stats.last_token_s or 0.0 for record in world.ended)
+    return max(end.stats.last_token_s or 0.0 for end in world.ends)

@@ -2,10 +2,9 @@
 
 import pytest
 
-from lab.simulate.load import RequestTimes
 from lab.testbeds.arms import ARMS
 from lab.testbeds.comparisons import COMPARISONS, READINGS, band, bands, compared, order_kept, verdict
-from lab.testbeds.figures import Figures
+from lab.testbeds.figures import Figures, RequestTimes
 from lab.testbeds.fitted import read_fitted
 from lab.testbeds.tables import bands_table
 from lab.testbeds.worlds import FOLDER, read_world
