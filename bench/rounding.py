@@ -27,7 +27,7 @@ from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import parser as parser_of
 from bench.report_header import machine, today
 
-TEXTS = ("docs/design.md", "docs/papers.md", "docs/operations.md", "app/pipeline.py", "app/verifier/verifier.py")
+TEXTS = ("docs/architecture.md", "docs/papers.md", "docs/operations.md", "app/pipeline.py", "app/verifier/verifier.py")
 CONTEXT = 512  # tokens read at once; the first of each is given
 PAGE_TOKENS = 16
 ARMS: dict[str, tuple[WeightsAs, Activations]] = {
