@@ -1,9 +1,7 @@
-"""`./paceline bench timeline FOLDER --out picture.png`: draw each node's busy times from the spans
-of a real run.
+"""`./paceline bench timeline FOLDER --out picture.png`: draw each node's busy times from the spans of a real run.
 
-A deployment writes the spans with PACELINE_SPANS=FOLDER (`workers/tracing/sinks.py`). The upper
-panel shows the whole run, the lower one a part of it in which single rounds can be seen; beside
-each node stands its busy fraction.
+A deployment writes the spans with PACELINE_SPANS=FOLDER (`workers/tracing/sinks.py`). The upper panel shows the whole
+run, the lower one a part of it in which single rounds can be seen; beside each node stands its busy fraction.
 """
 
 import argparse
@@ -78,8 +76,7 @@ def read(folder: Path) -> list[Span]:
 
 
 def active(spans: Listed[Span]) -> list[Span]:
-    """Keep the spans from the first to the last work on sequences; the others are waits for
-    requests."""
+    """Keep the spans from the first to the last work on sequences; the others are waits for requests."""
     working = [span for span in spans if span.sequences]
     if not working:
         return [*spans]
@@ -88,8 +85,7 @@ def active(spans: Listed[Span]) -> list[Span]:
 
 
 def busy(spans: Iterable[Span], first_s: float, last_s: float) -> dict[str, float]:
-    """Return each node's busy fraction between two times, seconds; a node's spans do not
-    overlap."""
+    """Return each node's busy fraction between two times, seconds; a node's spans do not overlap."""
     seconds: dict[str, float] = {}
     for span in spans:
         inside_s = max(0.0, min(span.end_s, last_s) - max(span.start_s, first_s))
