@@ -67,6 +67,7 @@ Activations = Literal["float32", "int8"]
 NO_INT8 = BeforeValidator(_without_int8)
 REMOVED = {  # once settings, which nothing set: the constant that took the place of each, and why
     "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
+    "spans": "none (the timelines of the latest requests are in Redis: `paceline bench timeline`)",
     "traced_requests": "64 (more than the dashboard lists)",
 }
 
@@ -201,9 +202,6 @@ class Settings(BaseModel):
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
     max_sequences: int | None = Field(
         None, ge=1, description="sequences a verifier runs at once, the rest wait; absent: 64, on a GPU 256"
-    )
-    spans: UserPath | None = Field(
-        None, description="folder to which workers write when each was busy (bench/timeline.py)"
     )
     steer_log: UserPath | None = Field(
         None, description="control appends every tick of the scheduler here, as JSON lines"

@@ -49,7 +49,7 @@ from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
 from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
-from workers.tracing.sinks import WorkSpan
+from workers.tracing.spans import WorkSpan
 
 log = logging.getLogger(__name__)
 MOST_ADMISSIONS = 4096  # between two heartbeats

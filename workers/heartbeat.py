@@ -61,7 +61,7 @@ class Heartbeat(threading.Thread):
         self.owner: Final = owner or uuid.uuid4().hex
         self.kind: Final = kind
         self.node: Final = node
-        self.recorder: Final = Recorder.of(deployment.settings, deployment.traces, kind, node)
+        self.recorder: Final = Recorder(deployment.settings, deployment.traces, kind, node)
         self._deployment = deployment
         self._info = info
         self._progress = progress

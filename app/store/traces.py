@@ -63,7 +63,7 @@ class Traces:
             [trace.name, [part for fact in trace.facts.items() for part in fact], [json.dumps(s) for s in trace.spans]]
             for trace in traces
         ]
-        if items and self._most:
+        if items:
             numbers = [int(time.time() * 1000), self._most, MOST_SPANS, int(TTL_S * 1000)]
             prefixes = [self._keys.trace(""), self._keys.about("")]
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])

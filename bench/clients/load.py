@@ -3,8 +3,8 @@
 Sends prompts of five domains to a deployment (its own, or a running one at --url) at Poisson,
 bursty, rising and falling or recorded times, or a fixed number at once. Reports time to first
 token, time a token, all of it (p50, p95, p99), tokens/s, goodput under an objective, acceptance,
-draft waste, and of an instance of its own each node's busy time and how far each verifier's expected
-costs were off. With several --arms the same arrivals are run for each, in
+draft waste, and of an instance of its own the busy fraction of each kind of process and how far
+each verifier's expected costs were off. With several --arms the same arrivals are run for each, in
 turn.
 """
 
@@ -13,9 +13,9 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from contextlib import contextmanager, nullcontext
@@ -26,9 +26,11 @@ from typing import Any
 from pydantic import SecretStr
 
 from app.config import ROOT, Settings
+from app.counters import series
 from app.errors import InvalidRequest, PacelineError
 from app.local.client import generate
 from app.local.instance import Instance
+from app.metrics import BUSY, GROUP
 from app.policy import Policy
 from app.request import GenerateRequest
 from bench.chaos.deployment import Site, enter
@@ -45,7 +47,6 @@ from bench.help import parser as parser_of
 from bench.prompts import PROMPTS, Prompts, add_prompts_file
 from bench.report_header import heading
 from bench.systems import INSTANCE, start_server, stop_server
-from bench.timeline import active, busy, read
 
 KINDS = ("poisson", "gamma", "ramp", "steps", "closed", "trace")
 FILLER = "Here is what was said before: the ships left early, and nobody saw them go. "  # makes a prompt longer
@@ -57,6 +58,7 @@ ARMS: dict[str, dict[str, Any]] = {
     UNSTEERED: {"speculation": True},
 }
 ARMS_HELP = "speculation on, off, and on under the first policy, with beat frozen"
+REPORTED_S = 1.5  # until each process has written its counters with a heartbeat
 FOLLOWED_S = 2.0  # until a tick that was under way has ended, and until verifiers follow a policy
 
 
@@ -73,15 +75,15 @@ def main(argv: Listed[str] | None = None) -> int:
         "loads": [],
     }
     new = count()
-    with deployment(args.url) as (url, spans):
+    with deployment(args.url) as (url, is_own):
         for rate, load in loads.items():
             for arm in args.arms:
                 with first_policy() if arm == UNSTEERED else nullcontext():
-                    closed_s = args.seconds if args.arrivals == "closed" else 0.0
+                    busy_s, closed_s = _busy_s() if is_own else {}, args.seconds if args.arrivals == "closed" else 0.0
                     served, seconds = run(url, load, arm, new, args.texts, closed_s)
                 own = figures(served, seconds, args.slo) | {"rate": rate, "arm": arm}
-                if spans is not None:
-                    own["busy"] = _busy(spans, served)
+                if is_own:
+                    own["busy"] = _busy(busy_s, seconds)
                     own["cost_errors"] = {
                         node.name: node.info["cost_errors"] for node in own_site().deployment.nodes.live("verify")
                     }
@@ -231,19 +233,15 @@ def is_repeated(number: int, prompts: Prompts = PROMPTS) -> bool:
 
 
 @contextmanager
-def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield (URL, folder of spans or None) of the instance to load; start and stop one where no URL
-    is given."""
+def deployment(url: str | None) -> Iterator[tuple[str, bool]]:
+    """Yield the URL of the instance to load, and whether it is started and stopped here: where no URL is given."""
     if url is not None:
-        yield url.rstrip("/"), None
+        yield url.rstrip("/"), False
         return
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["PACELINE_SPANS"] = folder
-        try:
-            yield start_server(), Path(folder)
-        finally:
-            del os.environ["PACELINE_SPANS"]
-            stop_server()
+    try:
+        yield start_server(), True
+    finally:
+        stop_server()
 
 
 def own_site() -> Site:
@@ -268,12 +266,18 @@ def first_policy() -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:
-    """Return the busy fraction of each node while this load ran."""
-    now_s, last_s = time.time(), max((one.end_s for one in served), default=0.0)
-    time.sleep(1.0)  # the workers write what they did with their heartbeat
-    found = busy(active(read(folder)), now_s - last_s, now_s)
-    return {node: round(part, 3) for node, part in found.items()}
+def _busy_s() -> dict[str, float]:
+    """Return the seconds that the instance's processes have worked so far, by kind."""
+    found = {series(name): sums for name, sums in own_site().deployment.shared_stats.load(GROUP).items()}
+    return {key[1][0]: sums[0] for key, sums in found.items() if key is not None and key[0] == BUSY.name}
+
+
+def _busy(before_s: dict[str, float], took_s: float) -> dict[str, float]:
+    """Return the busy fraction of each kind of process since then, as a mean over its processes."""
+    time.sleep(REPORTED_S)
+    nodes = Counter(node.kind for node in own_site().deployment.nodes.live())
+    worked_s = {kind: now_s - before_s.get(kind, 0.0) for kind, now_s in _busy_s().items()}
+    return {kind: round(worked_s[kind] / (took_s * nodes[kind]), 3) for kind in worked_s if nodes[kind]}
 
 
 if __name__ == "__main__":
