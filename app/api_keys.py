@@ -1,7 +1,6 @@
-"""Make, store and find API keys: each stands for a tenant, with limits. Their file holds hashes alone.
+"""Make, store and find API keys: each belongs to a tenant and has limits. Their file holds hashes alone.
 
-Each line of the file is an ApiKey as JSON. A key is 256 random bits, so no search leads from its
-SHA-256 back to it; it is shown once, when it is made.
+Each line of the file is an ApiKey as JSON. A key is 256 random bits, so no search leads from its SHA-256 back to it.
 """
 
 import fcntl
@@ -25,7 +24,7 @@ NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
 class ApiKey(Message):
-    """Describe a key. Requests of one tenant share what is learnt from them, and see each other."""
+    """A key. Requests of one tenant share what is learnt from them, and see each other."""
 
     name: str = Field(pattern=NAME)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -35,16 +34,15 @@ class ApiKey(Message):
 
 
 class Keyring:
-    """Find keys in a file, which is checked in every call: a removed key is refused from the next call on."""
+    """Find keys in a file, which is read again if it has changed: a removed key is refused from the next call on."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises KeysUnreadable."""
         self._path = path
         self._read: tuple[tuple[int, ...], tuple[ApiKey, ...]] = ((), ())
         self._current()
 
     def find(self, presented: str) -> ApiKey | None:
-        """Find the presented key. Raises KeysUnreadable, so that each call is refused."""
+        """Find the presented key. Raises KeysUnreadable."""
         digest = _digest(presented)
         found = None
         for key in self._current():  # all of them, each in constant time: the duration reveals nothing
@@ -88,7 +86,7 @@ def add_key(
     rate_per_minute: int | None = None,
     concurrent: int | None = None,
 ) -> str:
-    """Make a key, store its hash and return it. `tenant` None: one of its own, of the same name.
+    """Make a key, store its hash and return it. Without `tenant` it has one of its own, of the same name.
 
     Raises InvalidRequest, KeysUnreadable.
     """
@@ -114,7 +112,6 @@ def add_key(
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Remove a key. Raises InvalidRequest, KeysUnreadable."""
     with _changing(path) as keys:
         rest = [key for key in keys if key.name != name]
         if len(rest) == len(keys):

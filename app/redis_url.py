@@ -1,12 +1,11 @@
-"""Read the URL of a deployment's Redis: one server, by TCP, TLS or a socket, or one that Sentinels name.
+"""Read the URL of a deployment's Redis: one server, by TCP, TLS or a socket, or a master that Sentinels name.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]      rediss:// the same by TLS; unix://[...@]/PATH[?db=N]
     redis+sentinel://[USER:PASSWORD@]SENTINEL[:PORT],SENTINEL[:PORT],.../NAME[/DATABASE]
     rediss+sentinel://                                  the same by TLS, to the Sentinels, too
 
-Behind `?`, for TLS: redis-py's `ssl_ca_certs`, `ssl_ca_path`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` and
-`ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Whatever is quoted in a
-URL is quoted here. Connects to nothing, and knows neither Celery's settings nor the client's.
+Options behind `?`, for TLS: redis-py's `ssl_ca_certs`, `ssl_ca_path`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`
+and `ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Parts are percent-encoded.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ class RedisUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a URL. Raises ValueError, which says what is wrong and shows no password."""
+        """Read a URL. Raises ValueError, whose text shows no password."""
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ValueError(
@@ -85,13 +84,13 @@ class RedisUrl:
 
 
 def checked(text: str) -> str:
-    """Return the URL as it is. Raises ValueError, as `RedisUrl.parse` does."""
+    """Return the URL unchanged. Raises ValueError."""
     RedisUrl.parse(text)
     return text
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL with this password, or as it is where it has a login."""
+    """Return the URL with this password, unless it has a login."""
     scheme, _, rest = url.partition("://")
     has_login = "@" in rest.partition("/")[0]
     return url if has_login else f"{scheme}://:{quote(password, safe='')}@{rest}"
@@ -115,7 +114,6 @@ def _options(query: str, is_tls: bool, is_sentinel: bool, *, is_socket: bool) ->
 
 
 def _address(server: str, port: int) -> Address:
-    """Read HOST, HOST:PORT or [IPV6]:PORT."""
     try:
         found = urlsplit(f"//{server}")
         host, port = found.hostname or "", found.port or port

@@ -1,7 +1,4 @@
-"""Serve GET /openapi.json: the route table and the models beside each route in, a document out.
-
-The models are those that check what comes in and goes out. Knows no single route.
-"""
+"""Serve GET /openapi.json: the route table, and the models beside each route, as one document."""
 
 import re
 from typing import Any
@@ -93,7 +90,7 @@ def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
 
 
 def _bound(fields: dict[str, Any], settings: Settings) -> None:
-    """Write this server's bounds into a body's fields: its model, no more tokens than it gives."""
+    """Write this server's bounds into a body's fields: its model, its most tokens."""
     if "model" in fields:
         fields["model"]["enum"] = [settings.model_name]
     for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:

@@ -1,7 +1,7 @@
-"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag.
+"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag is set.
 
-Waitress writes to the socket as soon as output is made, so streams are not held back. Its threads
-are made at the start; they cost little while they wait, and a stream spends its life waiting.
+Waitress writes to the socket as soon as output is made, so streams are not held back. Its threads are made at the
+start; they cost little while they wait.
 """
 
 import resource
@@ -28,7 +28,7 @@ NOTICE_S = 5.0  # from /healthz saying so to the closed port: a proxy checks eve
 
 
 class WebServer:
-    """Bind a port (0: any free one) at construction and serve it; raises OSError if it is taken."""
+    """Bind a port (0: any free one) and serve it; raises OSError if it is taken."""
 
     def __init__(self, app: Flask, host: str, port: int, max_streams: int) -> None:
         threads = max_streams + SPARE_THREADS
@@ -52,8 +52,8 @@ class WebServer:
     def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
         """Serve until `stopping`, which ends streams; then wait up to five seconds for requests.
 
-        At `leaving`, first serve the calls under way to their end, for up to `drain_s`. New calls
-        are still served for NOTICE_S, in which a proxy learns from /healthz to send no more.
+        At `leaving`, first serve the running calls to their end, for up to `drain_s`. New calls are still served for
+        NOTICE_S, in which a proxy learns from /healthz to send no more.
         """
         leaving = leaving or stopping
         try:
@@ -76,7 +76,7 @@ class WebServer:
             self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)
 
     def _is_busy(self) -> bool:
-        """Return True while a call is under way or its response not yet sent."""
+        """Return whether a call is running or its response not yet sent."""
         channels = [*self._server.active_channels.values()]
         return any(one.request or one.requests or one.total_outbufs_len for one in channels)
 
@@ -84,8 +84,8 @@ class WebServer:
 def with_writer(app: "WSGIApplication") -> "WSGIApplication":
     """Put the response's `Writer` into each call's environment, for `web.api.http_io`.
 
-    WSGI's own way to write, once the head is made. Waitress sends at once what the client's socket takes and
-    keeps the rest; it waits only where very much is kept.
+    WSGI's `write`, once the head is made. Waitress sends at once what the client's socket takes and keeps the rest;
+    it waits only if very much is kept.
     """
 
     def serve(call: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -101,7 +101,7 @@ def with_writer(app: "WSGIApplication") -> "WSGIApplication":
 
 
 def allow_files(most: int) -> None:
-    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 last for 500 streams."""
+    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 are too few for 500 streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

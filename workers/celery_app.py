@@ -1,8 +1,7 @@
 """Make the Celery application: one Redis for broker and results, JSON only, one task at a time.
 
-Here are the names of tasks and queues. The tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`, by
-`workers/roles/control.py` and `workers/bootstrap.py`, which also starts the Celery worker; `workers/roles/beat.py`
-runs Celery's scheduler, `workers/transport.py` its connection to Redis.
+Names of tasks and queues are here. Tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`;
+`workers/bootstrap.py` starts the Celery worker, `workers/roles/beat.py` Celery's scheduler.
 """
 
 from typing import Any
@@ -34,7 +33,7 @@ VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not 
 
 
 def make_celery(settings: Settings) -> Celery:
-    """Make the application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
+    """Make the application on the settings' Redis. Raises StoreUnavailable without a URL."""
     if settings.redis_url is None:
         raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
     where = RedisUrl.parse(settings.redis_url)
@@ -75,7 +74,7 @@ def make_celery(settings: Settings) -> Celery:
 
 
 def _celery_urls(where: RedisUrl) -> tuple[str, str]:
-    """Write the URLs of broker and results as kombu and Celery read them; TLS and Sentinels are settings of theirs."""
+    """Write the URLs of broker and results for kombu and Celery, which take TLS and Sentinels as settings."""
     user, password = (quote(where.login.get(part, ""), safe="") for part in ("username", "password"))
     login = f"{user}:{password}@" if where.login else ""
     if where.socket:
@@ -101,8 +100,9 @@ def _sentinels(where: RedisUrl) -> dict[str, Any]:
 
 
 def _unacked(namespace: str) -> dict[str, object]:
-    """Keep the tasks our workers have taken and not acknowledged apart from other applications' on the same Redis:
-    ours come back soon after a worker was killed, while theirs may run for hours."""
+    """Keep taken, unacknowledged tasks apart from other applications' on the same Redis: ours return seconds after
+    their worker was killed, while theirs may run for hours.
+    """
     return {
         "queue_order_strategy": "priority",  # queues in the order in which they are given
         "visibility_timeout": VISIBILITY_S,
@@ -116,7 +116,6 @@ def _unacked(namespace: str) -> dict[str, object]:
 
 
 def control_queue(settings: Settings) -> str:
-    """Name the queue of ticks and of settling results."""
     return f"{settings.namespace}.control"
 
 

@@ -1,10 +1,8 @@
-"""Consume a mailbox after its doorbell rang (design D4): all mail that waits is one batch for the handler.
+"""Consume a mailbox after its doorbell rang (design D4): all waiting mail is one batch for the handler.
 
-After a batch the worker lingers, since more is likely to come soon, and leaves only by a script that checks that
-no mail came meanwhile. A doorbell for a mailbox that is attended returns at once.
-
-No mail can stop the consumer: an item that is no message of the expected kind is dropped with a line in the log, and so
-is a batch on which the handler fails. Mail is a hint (design D10), so that costs time only.
+After a batch the worker waits for more mail, and leaves by a script that checks that none came meanwhile. A doorbell
+for an attended mailbox returns at once. A malformed item, or a batch on which the handler fails, is dropped with a line
+in the log: mail is a hint (design D10), so that costs time only.
 """
 
 import logging
@@ -38,9 +36,9 @@ def consume_mailbox(
 ) -> None:
     """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
 
-    `handle` gets all messages that wait (perhaps none) and returns the seconds that it can wait for more: 0 while it
-    has work left, None when it has none. The work left must not depend on this call alone: a process may end anywhere.
-    Between two calls without a wait mail is looked for where `has_mail` says that there may be some.
+    `handle` gets all waiting messages (perhaps none) and returns the seconds that it can wait for more: 0 while it
+    has work left, None if it has none. A process may end anywhere, so the work left must not depend on this call.
+    Between two calls without a wait, mail is looked for if `has_mail` returns True.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -94,14 +92,14 @@ def _serve(
 
 
 def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bool:
-    """Leave unless something waits; True, too, if the mailbox is another process's by now."""
+    """Leave unless an item waits; True, too, if another process has the mailbox."""
     return deployment.mailboxes.leave(mailbox, heartbeat.owner) or not deployment.mailboxes.renew(
         mailbox, heartbeat.owner
     )
 
 
 def _read(kind: type[M], items: list[str]) -> list[M]:
-    """Parse the items that are messages of this kind; drop the others."""
+    """Parse the items; drop those that are no messages of this kind."""
     messages = []
     for item in items:
         try:

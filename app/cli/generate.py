@@ -23,7 +23,6 @@ from app.request import GenerateRequest
 
 
 def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
     text = "generate text: with the running instance, or in this process if none runs"
     parser = commands.add_parser("generate", help=text, description=text)
     parser.set_defaults(run=_run)
@@ -43,7 +42,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _flag(field: FieldInfo) -> dict[str, Any] | None:
     """Describe the flag of a request's field; None for a field that needs more than numbers or words.
 
-    A flag that is not given is None, so that the field keeps its default.
+    An absent flag is None, so that the field keeps its default.
     """
     kind, help_ = bare_type(field.annotation), (field.description or "").replace("%", "%%")
     options = {"default": None, "help": help_}

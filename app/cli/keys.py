@@ -15,7 +15,6 @@ that setting no key is needed. A running server notices changes by itself.
 
 
 def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     keys = commands.add_parser("keys", help="make, list and remove API keys", description=TEXT, formatter_class=raw)
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)

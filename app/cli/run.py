@@ -43,7 +43,6 @@ INSTANCE_HELP = "which instance; needed only if several run and none of them is 
 
 
 def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Add the commands to the command line."""
     up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")

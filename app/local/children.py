@@ -1,4 +1,4 @@
-"""Keep child processes alive, and let them die with their parent.
+"""Keep child processes alive, and end them with their parent.
 
 One thread only: on Linux a child is bound to the thread that started it, and dies when that thread ends.
 """
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Describe a process to keep running. Lower `stop_order` stops first."""
+    """A process to keep running. Lower `stop_order` stops first."""
 
     role: str
     name: str
@@ -46,8 +46,6 @@ class Service:
 
 @dataclass(slots=True)
 class Child:
-    """Hold a service and its present process, if one runs."""
-
     service: Service
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
@@ -65,7 +63,6 @@ class Children:
         self._children: list[Child] = []
 
     def start(self, services: Sequence[Service]) -> None:
-        """Start these services beside the running ones."""
         added = [Child(service) for service in services]
         self._children += added
         for child in added:
@@ -114,7 +111,6 @@ class Children:
         self._changed(self)
 
     def log(self, service: Service) -> Path:
-        """Name the file of a service's output."""
         return self._logs / f"{service.name}.log"
 
     def _spawn(self, child: Child) -> None:
@@ -148,7 +144,7 @@ class Children:
 
 
 def _bound_to_parent(last_signal: signal.Signals) -> Callable[[], None]:
-    """Make the function that runs between fork and exec: ask the kernel for a signal at the parent's death."""
+    """Make the function that runs between fork and exec: it asks the kernel for a signal at the parent's death."""
     parent = os.getpid()
 
     def bind() -> None:

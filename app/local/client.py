@@ -26,7 +26,7 @@ RETRY_S = 0.3
 
 
 def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key: SecretStr | None = None) -> Result:
-    """Run a request on the instance at `url`, with a key if it wants one; `on_text` gets each new piece of text."""
+    """Run a request on the instance at `url`, with a key if it needs one; `on_text` gets each new piece of text."""
     key = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
     body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
     headers = {"Content-Type": "application/json", **key}
@@ -62,8 +62,6 @@ def _cancel(place: urllib.request.Request | None) -> None:
 
 
 class _Follower:
-    """Read one stream after another of the same request."""
-
     def __init__(self, on_text: OnText | None) -> None:
         self._on_text = on_text
         self.offset = 0  # generated tokens seen
@@ -90,7 +88,6 @@ class _Follower:
 
 
 def _frames(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parse server-sent events: (event, data)."""
     kind, data = "message", ""
     for raw in response:
         line = raw.decode(errors="replace").rstrip("\r\n")  # it may have broken off within a character
@@ -141,7 +138,7 @@ def _refusal(error: urllib.error.HTTPError) -> PacelineError:
 
 
 class _Refused(InvalidRequest):
-    """Repeat the server's sentence about wrong input, which names the field already."""
+    """The server's sentence about wrong input, which names the field already."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)

@@ -1,7 +1,4 @@
-"""`paceline doctor`: check an installation for each known problem.
-
-A check returns one finding: its subject, its level, and the remedy. Changes nothing.
-"""
+"""`paceline doctor`: check an installation for each known problem. Changes nothing."""
 
 import hashlib
 import json
@@ -43,8 +40,6 @@ PROBE = "from kernels.cpu.products.packed_linear import is_exact; print(is_exact
 
 
 class Level(StrEnum):
-    """Grade a finding."""
-
     OK = "OK"
     WARN = "WARN"
     FAIL = "FAIL"
@@ -52,7 +47,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Hold the result of one check."""
+    """The result of one check; `mend`: what to do about it."""
 
     level: Level
     text: str
@@ -235,7 +230,7 @@ CHECKS: tuple[Check, ...] = (
 def drafters_problems(settings: Settings, target: Path) -> list[str]:
     """List the problems of the drafters that the settings name, by variable.
 
-    target: the model's folder; if it does not exist, tokenizers are not compared.
+    `target`: the model's folder; if it does not exist, tokenizers are not compared.
     """
     found = [problem for name in settings.drafters if (problem := drafter_problem(name, target))]
     problems = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []

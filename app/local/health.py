@@ -1,7 +1,7 @@
-"""Check the health of an instance from outside: its processes, heartbeats, progress, and web server.
+"""Check the health of an instance: its processes, heartbeats, progress, and web server.
 
-A live process is not enough: every role needs a heartbeat in Redis and recent progress, and the
-web server must answer at /readyz.
+A live process is not enough: every role needs a heartbeat in Redis and recent progress, and the web server must
+answer at /readyz.
 """
 
 import time
@@ -23,7 +23,7 @@ SILENT = "no heartbeat"
 
 
 class Health(Message):
-    """Hold the answer of `paceline status --json`."""
+    """The answer of `paceline status --json`."""
 
     instance: str
     url: str | None = None
@@ -75,7 +75,6 @@ def web_problem(url: str) -> str | None:
 
 
 def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
-    """List the processes with a heartbeat. Raises StoreUnavailable."""
     client = connect(redis_url)
     try:
         return Nodes(client, namespace, lease_s=lease_s).live()
@@ -84,7 +83,7 @@ def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
 
 
 def standstill(name: str, nodes: Iterable[Node]) -> str | None:
-    """Explain why none of these nodes makes progress; None if one does. `name`: of their group."""
+    """Explain why none of these nodes, called `name`, makes progress; None if one does."""
     newest_s = max((node.progress_s for node in nodes), default=None)
     if newest_s is None:
         return f"{name}: {SILENT}"

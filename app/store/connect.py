@@ -1,9 +1,8 @@
 """Connect to Redis and run the Lua scripts in `scripts/`.
 
-A URL goes in, a client comes out that reconnects by itself for about two seconds and then raises
-StoreUnavailable, never a redis exception about the network. A call may therefore run twice (its
-reply was lost): every script is written so that the second run has no further effect, or costs at
-most a hint. Knows no key. Any thread may use a client and its scripts.
+A client reconnects for about two seconds and then raises StoreUnavailable, never a redis exception about the network.
+A call may therefore run twice (its reply was lost): a script's second run has no further effect, or costs at most a
+hint. Knows no key. Any thread may use a client and its scripts.
 """
 
 import socket
@@ -45,7 +44,7 @@ Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client for `url`; it connects at its first use, with Sentinels to the master of that moment.
+    """Make a client for `url`; it connects at its first use, with Sentinels to the present master.
 
     Raises ValueError for a URL that `app.redis_url` refuses.
     """
@@ -94,15 +93,13 @@ class Script:
 
     @property
     def sha(self) -> str:
-        """Return the hash that the server knows the script by, once it has run."""
         return str(self._script.sha)
 
     def __call__(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, in one round trip. Raises StoreUnavailable."""
         return self._script(keys=keys, args=args)
 
     def durably(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, and return when its writes are on the server's disk, and where Sentinels watch on a replica's.
+        """Run once, and return when its writes are on the server's disk, and with Sentinels on a replica's.
 
         Raises StoreUnavailable, also if the disk takes longer than DISK_MS.
         """
@@ -142,20 +139,17 @@ class Script:
         return SentRuns(self, calls, connection)
 
     def release(self, connection: Any) -> None:
-        """Give back a connection all of whose replies have been read."""
+        """Return a connection whose replies have all been read."""
         self._client.connection_pool.release(connection)
 
     def give_back(self, connection: Any) -> None:
-        """Close and release a failed connection: the replies that it may still hold are void."""
+        """Close and return a failed connection: replies that it still holds are void."""
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)
 
     def reply(self, reply: Any, keys: Sequence[str], args: Args) -> Any:
-        """Return a staged run's reply; run it again if the server lacks the script.
-
-        Raises StoreUnavailable.
-        """
+        """Return a staged run's reply; run it again if the server lacks the script. Raises StoreUnavailable."""
         if isinstance(reply, NoScriptError):
             return self(keys, args)
         if isinstance(reply, Exception):
@@ -167,11 +161,10 @@ class SentRuns:
     """Runs of a script that have been sent, on a connection of their own until their replies are read."""
 
     def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
-        """Wait for the replies on `connection`; None: nothing could be sent."""
         self._script, self._calls, self._connection = script, calls, connection
 
     def is_ready(self) -> bool:
-        """Tell whether a reply has come, or none will: `replies` would hardly have to wait."""
+        """Return whether `replies` would not have to wait."""
         try:
             return self._connection is None or bool(self._connection.can_read(timeout=0))
         except (RedisConnectionError, RedisTimeoutError):
@@ -194,7 +187,7 @@ class SentRuns:
 def packed(*command: object) -> bytes:
     """Pack a command as Redis reads it, in one piece (RESP: an array of bulk strings).
 
-    redis-py copies what it has packed so far at each argument, and sends a commit's rows in a dozen pieces.
+    redis-py copies the packed part at each argument, and sends a commit's rows in a dozen pieces.
     """
     texts = [str(arg).encode(errors="replace") for arg in command]
     return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
@@ -212,10 +205,7 @@ def translating() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return Paceline's error for one of redis.
-
-    No room in memory or on disk counts as away, too.
-    """
+    """Return Paceline's error for one of redis. A full memory or disk counts as unavailable."""
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return StoreUnavailable(f"Redis does not answer: {error}")
     if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):
@@ -232,7 +222,7 @@ def _reply_of(connection: Any) -> Any:
 
 @contextmanager
 def _no_silence_twice(pool: Any) -> Iterator[None]:
-    """Close the idle connections when one went silent: others may be as dead, and each would cost its timeout."""
+    """Close the idle connections after a timeout: others may be dead too, and each would cost its own timeout."""
     try:
         yield
     except RedisTimeoutError:

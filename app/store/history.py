@@ -1,7 +1,4 @@
-"""Keep samples of the deployment's load over the last minutes, the oldest first.
-
-JSON objects go in and come out. Any process may add.
-"""
+"""Keep samples of the deployment's load over the last minutes."""
 
 import json
 from typing import Any, cast

@@ -1,8 +1,7 @@
-"""Name every Redis key: ids go in, names come out. No other module spells one; scripts get arguments.
+"""Name every Redis key. No other module spells one; scripts get names as arguments.
 
-Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are
-wall clock milliseconds at which the member stops counting, so an index never outgrows what it
-points at.
+An ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are wall clock milliseconds at which
+the member stops counting, so an index never outgrows what it points at.
 
     key (after the namespace)   type    holds                                         dies
     request:<id>                hash    record, status, owner, length, stats, ...     PX, see above
@@ -20,10 +19,10 @@ points at.
     nodes                       zset    <kind>:<name> with a lease                    empty, scores
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
-    lock:<name>                 string  a tick or sweep is running                    PX of the lock
+    lock:<name>                 string  a tick or recovery is running                 PX of the lock
     sums:<group>                hash    calibration, priors, metrics: name -> sums    PX 30 days; 16,384 fields
     merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
-    traced                      zset    timelines, by their last addition             empty; <= setting
+    traced                      zset    timelines, by their last addition             empty; 64
     trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024
     about:<trace>               hash    that request's progress                       PX 10 min
     held:<key>                  zset    an API key's requests that have not ended     PX active_ttl; <= its limit
@@ -37,8 +36,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one namespace, each as the table above describes it."""
-
     namespace: str
 
     def request(self, request_id: str) -> str:
@@ -50,12 +47,10 @@ class Keys:
 
     @property
     def committed(self) -> str:
-        """Name the channel of commits. Messages of another form get a number of their own, so that versions can be
-        mixed: the readers of another number check what is stored."""
+        """Name the channel of commits; another form of its messages needs another number: versions run side by side."""
         return f"{self.namespace}:committed:1"
 
     def ended(self, request_id: str) -> str:
-        """Name the list that readers block on to learn when a request ends."""
         return f"{self.namespace}:ended:{request_id}"
 
     @property
@@ -93,7 +88,6 @@ class Keys:
         return f"{self.namespace}:nodes"
 
     def lease(self, owner: str) -> str:
-        """Name the lease of a process; `owner` is random, so a restarted process is another one."""
         return f"{self.namespace}:lease:{owner}"
 
     @property
@@ -107,7 +101,6 @@ class Keys:
         return f"{self.namespace}:sums:{group}"
 
     def merged(self, writer: str, group: str) -> str:
-        """Name a writer's last batch in a group, so that none counts twice."""
         return f"{self.namespace}:merged:{writer}:{group}"
 
     @property

@@ -1,8 +1,7 @@
 """Queue requests of Celery tasks while the deployment is full, and store their progress.
 
-JSON items go in and come out: a list a priority, the oldest first. An item is removed only after
-its outcome is stored: a crash in between does it again, and admitting a known request changes
-nothing.
+An item is removed only after its outcome is stored: a crash in between repeats it, and admitting a known request
+changes nothing.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ PRIORITIES = ("high", NORMAL, "low")  # the first goes before the others
 
 
 class WaitingRoom:
-    """A queue of JSON items, which it does not read. Any thread may call."""
+    """A queue of JSON items for each priority. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
@@ -35,21 +34,18 @@ class WaitingRoom:
         self._client.rpush(self._lists[priority], item)
 
     def first(self, priority: str = NORMAL) -> str | None:
-        """Return the item of this priority that has waited longest; None: none waits."""
         found = self._client.lindex(self._lists[priority], 0)
         return None if found is None else str(found)
 
     def items(self) -> list[tuple[str, str]]:
-        """List all items as (priority, item)."""
         lists = {priority: self._client.lrange(key, 0, -1) for priority, key in self._lists.items()}
         return [(priority, str(item)) for priority, items in lists.items() for item in items]
 
     def remove(self, item: str, priority: str = NORMAL) -> None:
-        """Remove an item whose outcome is stored."""
         self._client.lrem(self._lists[priority], 1, item)
 
     def before(self, priority: str) -> int:
-        """Count the items that go before one that comes now with this priority."""
+        """Count the items that go before a new one of this priority."""
         return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:

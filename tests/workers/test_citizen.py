@@ -20,7 +20,7 @@ from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, wait_for
 from tests.workers.conftest import MAX_ACTIVE, Alone
 from workers.deployment import Deployment
-from workers.sweep import give_up
+from workers.recovery import give_up
 
 WAIT_S = 60.0
 GENERATE = "paceline.generate"

@@ -1,7 +1,4 @@
-"""Wait for requests: ids in, committed events and results out; outages of Redis are waited out.
-
-Nothing here knows how events are written on the wire.
-"""
+"""Wait for requests: ids in, committed events and results out; outages of Redis are waited out."""
 
 import logging
 import time
@@ -30,12 +27,11 @@ def follow(
     stopping: Flag,
     take: Callable[[Event], bool] = lambda event: False,
 ) -> Iterator[Event | None]:
-    """Yield events after `offset` generated tokens, up to the terminal one, but for those that `take` takes.
+    """Yield events after `offset` generated tokens, up to the terminal one, except those that `take` accepts.
 
-    While this thread waits, the one that hears of commits gives each event to `take`, which must not
-    wait; False leaves it to this thread. Yields None after each POLL_S without an event. Ends without a
-    terminal event when the server stops. Raises NotFound, and StoreUnavailable when Redis stays away
-    for long.
+    While this thread waits, the event feed's thread gives each event to `take`, which must not wait; False leaves it
+    to this thread. Yields None after each POLL_S without an event. Ends without a terminal event when the server
+    stops. Raises NotFound, and StoreUnavailable after an outage of OUTAGE_S.
     """
     for found in follow_all(deployment, [request_id], stopping, lambda _, event: take(event), offset):
         yield None if found is None else found[1]
@@ -62,7 +58,7 @@ def follow_all(
 def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
     """Wait until all requests have ended; False if the server stops first.
 
-    Raises NotFound, and StoreUnavailable when Redis stays away for long.
+    Raises NotFound, and StoreUnavailable after an outage of OUTAGE_S.
     """
     for request_id in request_ids:
         for has_ended in _until_end(deployment, request_id, stopping):
@@ -80,17 +76,16 @@ def cancel(deployment: Deployment, request_ids: Sequence[str]) -> None:
 
 
 def current(deployment: Deployment, request_id: str) -> Result:
-    """Read the request as it stands. Raises NotFound."""
+    """Read the request as it is now. Raises NotFound."""
     return shown(deployment, deployment.requests.snapshot(request_id))
 
 
 def shown(deployment: Deployment, snapshot: Snapshot) -> Result:
-    """Make the result of a snapshot."""
     return result(snapshot, deployment.tokenizer, time.time())
 
 
 def _until_end(deployment: Deployment, request_id: str, stopping: Flag) -> Iterator[bool]:
-    """Yield False after each POLL_S that it runs on, then True; end when the server stops."""
+    """Yield False after each POLL_S, then True at the end; stop when the server stops."""
     answered_s = time.monotonic()
     while not stopping.is_set():
         try:

@@ -1,16 +1,15 @@
-"""Serve the native JSON API: parse, call the deployment, format. No rule of the domain lives here.
+"""Serve the native JSON API: parse, call the deployment, format.
 
     POST   /api/generate                       Result when it is done; `stream`: events (web/api/sse.py);
                                                `wait: false`: 202 {id, url, stream_url} at once
-    GET    /api/requests/<id>                  Result as it stands, `status` active while it runs
-    GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
+    GET    /api/requests/<id>                  Result as it is now, `status` active while it runs
+    GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID has precedence
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-The first reader of a request is always served; further ones are bounded (web/api/stream_limits.py).
-A client that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned
-its id. One that closes a stream does not. When the server stops, waiting callers get the 202 of
-`wait: false`. Where keys are in use, a request of another tenant is an unknown one. A request that
-was accepted and failed is a Result too (200, `status` failed, `error` with the reason).
+The number of streams of a request beyond the first is bounded (web/api/stream_limits.py). A client that closes a
+waiting POST cancels the request (web/api/disconnects.py): it never learned its id. One that closes a stream does not.
+When the server stops, waiting callers get the 202 of `wait: false`. If keys are in use, a request of another tenant is
+unknown. A request that failed after it was accepted is a Result, too (200, `status` failed, `error` with the reason).
 """
 
 from threading import Event as Flag
@@ -46,7 +45,7 @@ ONE_INPUT: dict[str, JsonValue] = {
 
 
 class GenerateBody(GenerateRequest):
-    """A generate request and how its caller wants the answer. `stream` goes before `wait`."""
+    """A generate request and how its caller wants the answer. `stream` has precedence over `wait`."""
 
     model_config = ConfigDict(json_schema_extra=ONE_INPUT)
 
@@ -59,7 +58,7 @@ class GenerateBody(GenerateRequest):
 
 
 class Accepted(Message):
-    """Where to find a request that runs."""
+    """Where to find a running request."""
 
     id: str
     url: str
@@ -69,7 +68,6 @@ class Accepted(Message):
 def blueprint(
     deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """Make the routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")

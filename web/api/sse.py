@@ -6,10 +6,9 @@
     event: error                data: as any error's answer; the stream cannot go on, the request may
     : comment                   a heartbeat after 3 to 5 s of silence
 
-`pieces` holds the text of each token; together they are `text`, and all `text` together is the
-result's. A character of several tokens comes with the last of them, and text that may begin a stop
-string once it turned out to be none. Closing the connection does not cancel the request: a client
-can resume at its last id; DELETE cancels.
+`pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A character of
+several tokens comes with the last of them; text that may begin a stop string comes once it turned out to be none.
+Closing the connection does not cancel the request: a client can resume at its last id; DELETE cancels.
 """
 
 import time
@@ -41,9 +40,9 @@ def frames(
 ) -> Iterator[str]:
     """Yield the stream after the generated tokens `before`, which the client already has.
 
-    Where the server can write from any thread, the events that come while this one waits are written
-    by the thread that hears of them. `offset`: resume after so many tokens, if more than the store has
-    by now. The stream ends some time after the client has disconnected.
+    If the server can write from any thread, events that come while this one waits are written by the feed's thread.
+    `offset`: resume after so many tokens, if the store has fewer by now. The stream ends some time after the client
+    has disconnected.
     """
     yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
     try:

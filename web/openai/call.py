@@ -33,7 +33,7 @@ STOPPING = "the server stops; try again"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Hold a call's requests and the form of its answer."""
+    """A call's requests and the form of its answer."""
 
     records: list[Record]
     prompts: int  # the records of one prompt stand side by side
@@ -43,7 +43,6 @@ class Call:
 
     @property
     def ids(self) -> list[str]:
-        """Return the requests' ids."""
         return [record.id for record in self.records]
 
 
@@ -80,7 +79,7 @@ def whole(
 def frames(
     deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None], client: Client
 ) -> Iterator[str]:
-    """Yield the call as server-sent events, made within `watched`; some may be written as `web.api.sse` says."""
+    """Yield the call as server-sent events, within `watched`; some may be written as `web.api.sse` describes."""
     has_ended = False
     try:
         with watched:
@@ -95,7 +94,7 @@ def frames(
 
 
 def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) -> Generator[str, None, bool]:
-    """Yield the frames; return True if all texts came to their ends."""
+    """Yield the frames; return whether all texts came to their ends."""
     texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
     committed: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
@@ -140,7 +139,6 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
-    """Return the frames of an event; empty for tokens that make no text certain."""
     part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
     frame = _frame(call, [call.writer.part(call.head, place, part)]) if part.text or part.spoken else ""
     if event.finish_reason is None:
@@ -179,6 +177,5 @@ def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:
 
 
 def _cancel(deployment: Deployment, request_ids: list[str]) -> None:
-    """Cancel the requests that have not ended."""
     with suppress(NotFound, StoreUnavailable):
         cancel(deployment, request_ids)

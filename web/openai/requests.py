@@ -1,9 +1,8 @@
 """Translate OpenAI's bodies: a checked body in, generate requests out.
 
-A field that changes nothing here (Ignored) may have any value. One that would change the answer and
-is not supported (UNSUPPORTED) may have only values without effect. Any other name is refused.
-`top_k`, `min_p`, `allowed_token_ids` and `speculation` are Paceline's: clients send them as
-`extra_body`.
+A field that changes nothing here (Ignored) may have any value. One that would change the answer and is not supported
+(UNSUPPORTED) may have only values without effect. Any other name is refused. `top_k`, `min_p`, `allowed_token_ids` and
+`speculation` are Paceline's: clients send them as `extra_body`.
 """
 
 from collections.abc import Iterable
@@ -36,7 +35,6 @@ UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
 
 
 def _listed(value: Any) -> Any:
-    """Make a list of a lone text."""
     return [value] if isinstance(value, str) else value
 
 
@@ -108,7 +106,6 @@ class Body(BaseModel):
 
 
 def _text(value: Any) -> Any:
-    """Join the text of content that comes in parts."""
     if not isinstance(value, list):
         return value
     for part in value:
@@ -147,7 +144,6 @@ class ChatBody(Body):
     web_search_options: Refused = None
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """Make requests, of `most_tokens` unless the body says. Raises InvalidBody, Unsupported."""
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "needs logprobs")
         if any(turn.tool_calls for turn in self.messages):
@@ -161,13 +157,13 @@ class ChatBody(Body):
         return list(self._each([{"messages": [_turn(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map fields of a generate request to the caller's names, where they differ."""
+        """Map fields of a generate request to the caller's names, if they differ."""
         tokens = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         return {"logprobs": "top_logprobs", **tokens}
 
 
 class CompletionBody(Body):
-    """POST /v1/completions: the prompt is continued as it stands."""
+    """POST /v1/completions: the prompt is continued as it is."""
 
     prompt: Texts
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -185,7 +181,6 @@ class CompletionBody(Body):
         return list(self._each([{"prompt": prompt, "raw": True} for prompt in self.prompt], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map field names as ChatBody does: none differ here."""
         return {}
 
 

@@ -1,8 +1,8 @@
 """Serve OpenAI's calls: parse, call the deployment, format.
 
 GET  /v1/models, /v1/models/<name>     the target
-POST /v1/chat/completions              a conversation goes on
-POST /v1/completions                   a text goes on
+POST /v1/chat/completions              continue a conversation
+POST /v1/completions                   continue a text
 """
 
 import time
@@ -29,7 +29,6 @@ from workers.deployment import Deployment
 def blueprint(
     deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """Make the routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
     model = Model(id=deployment.settings.model_name, created=int(time.time()), owned_by="paceline")
 

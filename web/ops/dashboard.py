@@ -1,9 +1,9 @@
-"""Serve GET /dashboard, the live page, and its data: state, history and traces in, JSON out.
+"""Serve GET /dashboard, the live page, and its data.
 
     GET /dashboard/data?after=S        present state, samples after S (wall clock), latest requests
-    GET /dashboard/requests/<trace>    the processes at work on one request, and when
+    GET /dashboard/requests/<trace>    which process worked on one request, and when
 
-Requests go by names that lead back to no request's text (`app/store/traces.py`).
+Requests have names that do not lead back to their text (`app/store/traces.py`).
 """
 
 import json
@@ -44,7 +44,6 @@ SHOWN = (
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """Make the routes of the page and its data."""
     routes = Blueprint("dashboard", __name__, url_prefix="/dashboard")
 
     @routes.get("")
@@ -115,7 +114,6 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
 
 
 def _positions(state: DeploymentState) -> list[dict[str, Any]]:
-    """Count draft tokens verified and accepted, by drafter and position."""
     return [
         {
             "drafter": labels[0],
@@ -129,7 +127,6 @@ def _positions(state: DeploymentState) -> list[dict[str, Any]]:
 
 
 def _by_load(state: DeploymentState) -> list[dict[str, float]]:
-    """Count rounds and their draft tokens by the number of sequences in the step."""
     drafted = _by_label(state, DRAFTED_AT_LOAD.name)
     rounds = _by_label(state, AT_LOAD.name)
     return [

@@ -1,4 +1,4 @@
-"""Read the present state of the deployment for metrics and dashboard: the store in, one object out."""
+"""Read the present state of the deployment, for metrics and dashboard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """Hold the state at one time. `sums`: of `app.metrics`, by name and label values."""
+    """The state at one time. `sums`: of `app.metrics`, by name and label values."""
 
     sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
     nodes: tuple[Node, ...]
@@ -26,7 +26,6 @@ class DeploymentState:
     missing: tuple[str, ...]  # kinds of processes of which none lives, though one should
 
     def of(self, kind: str) -> list[Node]:
-        """List the live nodes of a kind."""
         return [node for node in self.nodes if node.kind == kind]
 
     def total(self, name: str, *labels: str) -> float:
@@ -36,7 +35,6 @@ class DeploymentState:
 
 
 def read_state(deployment: Deployment) -> DeploymentState:
-    """Read the present state. Raises StoreUnavailable."""
     nodes = tuple(sorted(deployment.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
     active = deployment.requests.active()
     found = {series(name): sums for name, sums in deployment.shared_stats.load(GROUP).items()}
@@ -51,7 +49,6 @@ def read_state(deployment: Deployment) -> DeploymentState:
 
 
 def running(nodes: tuple[Node, ...]) -> int:
-    """Count the sequences on verifiers."""
     return sum(int(node.info.get("sequences", 0)) for node in nodes if node.kind == "verify")
 
 

@@ -1,7 +1,4 @@
-"""Sample the deployment's state into its history once a second, by one of the web processes.
-
-A DeploymentState in, a sample in the store out: a dashboard that opens has a past.
-"""
+"""Sample the deployment's state into its history once a second, by one of the web processes, for the dashboard."""
 
 import time
 from typing import Any
@@ -28,8 +25,6 @@ EVERY_S = 1.0
 
 
 class HistoryWriter(HeartbeatTask):
-    """Write samples, from the heartbeat of a web process."""
-
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
@@ -40,7 +35,7 @@ class HistoryWriter(HeartbeatTask):
 
 
 def sample(state: DeploymentState, now_s: float) -> dict[str, Any]:
-    """Make a sample of the state: counters as they stand, so that any two samples give a rate."""
+    """Make a sample of the state, with counters as they are, so that any two samples give a rate."""
     return {
         "at_s": round(now_s, 3),
         "tokens": {labels[0]: sums[0] for labels, sums in _series(state, TOKENS)},

@@ -1,7 +1,7 @@
-"""Serve GET /metrics: the deployment's counters and present state in, Prometheus' text out.
+"""Serve GET /metrics: the deployment's counters and present state as Prometheus' text.
 
-All web processes serve the same: counters are sums that all processes keep in the store, gauges are
-read at each call. Without the store there is one gauge, `redis_up`, at zero.
+All web processes serve the same: counters are sums in the store, gauges are read at each call. Without the store there
+is one gauge, `redis_up`, at zero.
 """
 
 import logging
@@ -26,7 +26,6 @@ AHEAD = ("ahead_hits", "ahead_misses")
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """Make the one route."""
     routes = Blueprint("metrics", __name__)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Deployment(deployment))

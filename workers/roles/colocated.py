@@ -1,7 +1,7 @@
 """Run verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
 
-The two segments and mailboxes are the same as in two processes: the verifier's in the main thread, the drafters' in a
-thread of their own. That saves the memory and the start of one process.
+Segments and mailboxes are those of two processes: the verifier's in the main thread, the drafters' in a thread of
+their own. That saves the memory and the start of one process.
 """
 
 import logging
@@ -43,8 +43,8 @@ PROBE_TOKENS = 32
 def serve(deployment: Deployment, node: str) -> RoleService:
     """Load both sides, measure how much they slow each other down, and serve the verifier's mailbox.
 
-    With `partition=auto` several divisions of the cores are prepared and measured, of which the verifier
-    uses one at a time. Raises InstanceError where nothing would choose between them.
+    With `partition=auto` several divisions of the cores are prepared and measured, of which the verifier uses one at
+    a time. Raises InstanceError if no controller chooses between them.
     """
     sys.setswitchinterval(SWITCH_S)
     is_auto = deployment.settings.partition == "auto"
@@ -85,7 +85,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
 def _measure_splits(
     verifier: Verifier, drafters: "DrafterThread", splits: PreparedSplits, vocab_size: int
 ) -> dict[str, object]:
-    """Measure both sides at once under each split over both alone on all cores; expect steps and drafts to be so.
+    """Measure the slowdown of both sides at once under each split, over each alone on all cores.
 
     That also prepares the threads of each split. Returns places and slowdowns by split, for status.
     """
@@ -102,7 +102,7 @@ def _measure_splits(
 
 
 class DrafterThread(threading.Thread):
-    """The drafters' side: a thread that loads them and serves their mailbox until the process ends."""
+    """A thread that loads the drafters and serves their mailbox until the process ends."""
 
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
@@ -129,11 +129,10 @@ class DrafterThread(threading.Thread):
         return [guesser.model for guesser in self._guessers.values() if isinstance(guesser, ModelGuesser)]
 
     def follow(self, splits: PreparedSplits) -> None:
-        """Work where the present one of these splits has it. Call it before `go`."""
+        """Work on the cores of the present one of these splits. Call it before `go`."""
         self._splits = splits
 
     def go(self) -> None:
-        """Let the thread begin to serve."""
         self._may_go.set()
 
     def guess(self) -> None:

@@ -67,10 +67,7 @@ def serve(
 
 
 def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner], Splits] | None = None) -> Verifier:
-    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process.
-
-    `prepare_splits`: see `build_verifier`.
-    """
+    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process."""
     metrics = VerifierMetrics(deployment.counters)
     return build_verifier(
         deployment.settings,
@@ -86,7 +83,7 @@ def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner]
 def _leave() -> None:
     """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed).
 
-    Another verifier takes over; the sweep finds a request that crashes one after the other.
+    Another verifier takes over; `workers.recovery` finds a request that crashes one after the other.
     """
     if worker_state.should_stop is None:
         log.critical("no memory for a step of one sequence; leaving")
@@ -119,7 +116,7 @@ class VerifierLoop(HeartbeatTask):
         return self._verifier.wait_s(time.time())
 
     def beat(self) -> None:
-        """Follow the drafters alive and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
+        """Follow the live drafters and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
         pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())

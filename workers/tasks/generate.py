@@ -1,6 +1,6 @@
 """Register the Celery task `paceline.generate`: admit a request from another service, or let it wait for room.
 
-Its result is stored under the task's id when the request ends, so no worker slot waits for it (design D12,
+Its result is stored under the task's id when the request ends, so no worker slot waits (design D12,
 `workers/tasks/settle.py`).
 """
 
@@ -24,7 +24,6 @@ WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
 def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, progress: TaskProgress) -> None:
-    """Register the task that admits requests from the public queues."""
     priorities = {queue: name for name, queue in public_queues(settings).items()}
 
     @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))
@@ -44,9 +43,9 @@ def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, pr
 
 
 def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
-    """Read the request off a task's arguments; the first may be the result of a task before it.
+    """Read the request from a task's arguments; the first may be the result of a task before it.
 
-    Raises ValueError with pydantic's explanation: a plain exception travels through every result backend.
+    Raises ValueError: a plain exception travels through every result backend.
     """
     if len(args) > 1:
         raise ValueError("give keyword arguments; at most the prompt may come by position")
@@ -61,8 +60,7 @@ def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest
 
 
 def _fields(given: Any) -> dict[str, Any]:
-    """Take a prompt, fields of a request, the text of a result, or in a chord several of these, joined by blank
-    lines."""
+    """Take a prompt, a request's fields, a result's text, or in a chord several of these, joined by blank lines."""
     if isinstance(given, list):
         prompts = [_fields(one).get("prompt") for one in given]
         if not all(isinstance(prompt, str) for prompt in prompts):
@@ -76,7 +74,6 @@ def _fields(given: Any) -> dict[str, Any]:
 def _admit(
     task: Task, request: GenerateRequest, priority: str, waiting_tasks: WaitingTasks, progress: TaskProgress
 ) -> None:
-    """Admit the request of a task, or let it wait. Raises QueueFull, InvalidRequest, StoreUnavailable."""
     request_id, context = task.request.id, saved_context(task.request)
     if waiting_tasks.admit(request, request_id, context, priority):
         progress.begin(request_id)

@@ -1,8 +1,8 @@
-"""Admit waiting requests of Celery tasks when capacity frees up: by priority, then first in, first out.
+"""Admit waiting requests of Celery tasks when there is room: by priority, then first in, first out.
 
-They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in
-two steps, so a worker killed between them loses the task. A task postponed by `retry` runs that risk each second;
-here it runs it once, and not at all while it waits.
+They wait in Redis, not in Celery, whose Redis transport takes a task off the queue and stores it as unacknowledged in
+two steps: a worker killed between them loses the task. A task postponed by `retry` has that risk each second; here it
+has it once.
 """
 
 import json
@@ -27,7 +27,7 @@ LOOK_EVERY_S = 0.5
 
 
 class WaitingTasks(HeartbeatTask):
-    """Keep the waiting room of one deployment; several processes may, one at a time."""
+    """Admit and end the waiting tasks of one deployment; several processes may, one at a time."""
 
     def __init__(self, deployment: Deployment, results: TaskResults, patience_s: float = PATIENCE_S) -> None:
         self._deployment = deployment
@@ -72,7 +72,6 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _end_revoked(self) -> None:
-        """End the revoked tasks wherever they are in the queue."""
         revoked = set(worker_state.revoked)
         new, self._revoked = revoked - self._revoked, revoked
         if not new:
@@ -115,7 +114,7 @@ class WaitingTasks(HeartbeatTask):
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    """Return whether the sender set a time (`expires`) that is over."""
+    """Return whether the time that the sender set (`expires`) is over."""
     expires = json.loads(waiting["task"]).get("expires")
     return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
 

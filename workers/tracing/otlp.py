@@ -51,7 +51,6 @@ class Collector:
         self._rounds: OrderedDict[str, tuple[int, float]] = OrderedDict()  # by request: steps, end of the last one
 
     def write(self, spans: Sequence[WorkSpan], progress: Mapping[str, RequestProgress]) -> None:
-        """Send spans, and the requests that have ended."""
         for request_id, one in progress.items():
             if one.started_s is not None:  # it began here; else it had waited for another verifier
                 self._rounds.setdefault(request_id, (0, one.created_s))
@@ -64,7 +63,6 @@ class Collector:
                 self._send_request(request_id, one)
 
     def close(self) -> None:
-        """Send what waits."""
         self._provider.shutdown()
 
     def _send_work(self, request_id: str, span: WorkSpan) -> None:

@@ -34,11 +34,9 @@ class Recorder:
         self._request_ids: tuple[str, ...] = ()
 
     def begin_work(self) -> None:
-        """Begin a piece of work now; one under way is dropped."""
         self._start_s, self._request_ids = time.time(), ()
 
     def working_on(self, request_ids: Iterable[str]) -> None:
-        """Name the requests of the piece of work under way."""
         self._request_ids = tuple(request_ids)
 
     def end_work(self) -> None:
@@ -67,7 +65,6 @@ class Recorder:
 
 
 def _collector(settings: Settings, node: str) -> tuple[Sink, ...]:
-    """Load OpenTelemetry's packages only if a collector is named. Raises InvalidSettings."""
     if settings.otlp_url is None:
         return ()
     try:

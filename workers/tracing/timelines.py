@@ -48,7 +48,6 @@ class Timelines:
 
 
 def _chosen(request_ids: tuple[str, ...]) -> Sequence[str]:
-    """Choose the requests of a batch whose timelines are written."""
     return nsmallest(MOST_OF_BATCH, request_ids, key=_rank) if len(request_ids) > MOST_OF_BATCH else request_ids
 
 
