@@ -294,7 +294,7 @@ def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
     except OSError as error:
         raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{file} is no TOML: {error}") from error
+        raise InvalidSettings(f"{file} is not valid TOML: {error}") from error
     if unknown := [name for name in values if name not in known]:
         raise InvalidSettings("\n".join(f"{file}: {name}: {_not_known(name, known)}" for name in unknown))
     return values

@@ -1,7 +1,6 @@
-"""Count events in a process; its heartbeat sends the additions, and the sums are in Redis.
+"""Count events in a process; its heartbeat sends the additions, and Redis holds the sums.
 
-Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once however often it is
-sent, and a killed process loses at most what it counted since its last heartbeat.
+Implements `app.store.shared_stats.SharedStats` without decay: a batch counts once however often it is sent.
 """
 
 import json
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from app.metrics import GROUP, Metric
 from app.state import Change
 
-MOST_SERIES = 512  # of a metric: drafters' names come off the wire
+MOST_SERIES = 512  # of a metric; the names of drafters are not trusted
 LONGEST_LABEL = 64
 OTHER = "other"
 
@@ -58,8 +57,7 @@ class Counters:
             if len(known) >= MOST_SERIES:
                 labels = (OTHER,) * len(labels)
             known.add(labels)
-        # a histogram's: one count a bucket, infinity's, and the sum of all values
-        return self._added.setdefault((metric, labels), [0.0] * (len(metric.buckets) + 2 if metric.buckets else 1))
+        return self._added.setdefault((metric, labels), [0.0] * metric.size)
 
 
 def field(metric: Metric, labels: tuple[str, ...]) -> str:

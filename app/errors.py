@@ -44,7 +44,7 @@ class Unsupported(InvalidRequest): ...
 
 class UnknownModel(PacelineError):
     def __init__(self, requested: str, served: str) -> None:
-        super().__init__(f"the model {requested[:200]!r} is not served here; {served!r} is")
+        super().__init__(f"the model {requested[:200]!r} is not served here; the served model is {served!r}")
 
 
 class NotFound(PacelineError): ...
@@ -61,7 +61,7 @@ class Unauthorized(PacelineError): ...
 
 class OverLimit(PacelineError):
     def __init__(self, limit: str, retry_after_s: float) -> None:
-        super().__init__(f"the limit of this key is {limit}; try again in {retry_after_s:.0f} s")
+        super().__init__(f"this API key allows {limit}; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
 
 
@@ -71,12 +71,12 @@ class TooManyReaders(PacelineError):
     def __init__(self, most: int, each: int) -> None:
         own = "" if each >= most else f", {each} for one tenant"
         when = f"try again in {self.retry_after_s:.0f} s"
-        super().__init__(f"this server has {most} places{own} for further readers of requests; {when}")
+        super().__init__(f"this server allows {most} streams{own} beside the first of each request; {when}")
 
 
 class KeysUnreadable(PacelineError):
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"the API keys in {path}: {why}")
+        super().__init__(f"the file of API keys {path} cannot be used: {why}")
 
 
 class ModelRefused(PacelineError): ...
@@ -100,4 +100,6 @@ class InstanceError(PacelineError): ...
 
 def validation_message(item: Mapping[str, Any]) -> str:
     """Reword an item of pydantic's `ValidationError.errors()` for a user."""
-    return "there is no such field" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+    return (
+        "this field does not exist" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+    )

@@ -3,7 +3,7 @@
     {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.deployment", "node": "web-1",
      "message": "admitted: 38 prompt tokens, at most 60", "request_id": "17b3...", "error": traceback}
 
-`request_id` and `error` are optional. A record's other attributes are left out: Celery puts a task's arguments there.
+A record's other attributes are left out: Celery puts a task's arguments there.
 """
 
 import json
@@ -13,7 +13,7 @@ import time
 from app.config import Settings
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # a line a doorbell, a line a tick
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
 
 
 def configure(settings: Settings) -> None:

@@ -46,12 +46,12 @@ class RedisUrl:
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ValueError(
-                f"a Redis URL begins with {', '.join(f'{one}://' for one in SCHEMES[:-1])} or {SCHEMES[-1]}://"
+                f"a Redis URL must begin with {', '.join(f'{one}://' for one in SCHEMES[:-1])} or {SCHEMES[-1]}://"
             )
         is_sentinel, is_tls = scheme.endswith("+sentinel"), scheme.startswith("rediss")
         try:
             parts = urlsplit(f"//{rest}")
-        except ValueError:  # which would show the password
+        except ValueError:  # its text would show the password
             raise ValueError("a Redis URL has characters that are not allowed in one: write them as %XX") from None
         user, _, servers = parts.netloc.rpartition("@")
         name, has_password, password = user.partition(":")
@@ -61,7 +61,7 @@ class RedisUrl:
         database = options.pop("db", "")
         if scheme == "unix":
             if servers or not parts.path.strip("/"):
-                raise ValueError("unix:// takes a path: unix:///run/redis.sock")
+                raise ValueError("a unix:// URL must have a path: unix:///run/redis.sock")
             return cls((), socket=unquote(parts.path), database=_database(database), login=login)
         port = SENTINEL_PORT if is_sentinel else PORT
         if "," in servers and not is_sentinel:
@@ -70,9 +70,11 @@ class RedisUrl:
         path = [unquote(part) for part in parts.path.strip("/").split("/")]
         service = path.pop(0) if is_sentinel else ""
         if is_sentinel and not service:
-            raise ValueError("behind the Sentinels comes the name of their master: redis+sentinel://HOST:26379/NAME")
+            raise ValueError(
+                "a URL of Sentinels must end with the name of their master: redis+sentinel://HOST:26379/NAME"
+            )
         if len(path) > 1:
-            raise ValueError("a Redis URL ends with the number of a database")
+            raise ValueError("a Redis URL must end with the number of a database")
         return cls(
             addresses,
             service=service,
@@ -105,10 +107,10 @@ def _options(query: str, is_tls: bool, is_sentinel: bool, *, is_socket: bool) ->
             raise ValueError(f"a Redis URL of this kind has no option {key}{hint}")
         found[key] = value
     if found.get("ssl_cert_reqs", "required") not in CERT_REQS:
-        raise ValueError(f"ssl_cert_reqs is one of {', '.join(CERT_REQS)}")
+        raise ValueError(f"ssl_cert_reqs must be one of {', '.join(CERT_REQS)}")
     if "ssl_check_hostname" in found:
         if found["ssl_check_hostname"].lower() not in ("true", "false"):
-            raise ValueError("ssl_check_hostname is true or false")
+            raise ValueError("ssl_check_hostname must be true or false")
         found["ssl_check_hostname"] = found["ssl_check_hostname"].lower() == "true"
     return found
 
@@ -118,9 +120,9 @@ def _address(server: str, port: int) -> Address:
         found = urlsplit(f"//{server}")
         host, port = found.hostname or "", found.port or port
     except ValueError:
-        raise ValueError("the port of a Redis URL is a number up to 65535") from None
+        raise ValueError("the port of a Redis URL must be a number up to 65535") from None
     if not host:
-        raise ValueError("a Redis URL names a host")
+        raise ValueError("a Redis URL must name a host")
     return unquote(host), port
 
 
@@ -128,5 +130,5 @@ def _database(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise ValueError("the database of a Redis URL is a number")
+        raise ValueError("the database of a Redis URL must be a number")
     return int(text)

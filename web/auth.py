@@ -33,7 +33,7 @@ def install(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def check() -> None:
-        if request.endpoint not in public:  # a path without a route is closed, too
+        if request.endpoint not in public:  # a path without a route needs a key, too
             g.key = _presented(keyring)
 
 
@@ -57,8 +57,8 @@ def may_see(record: Record) -> bool:
 def _presented(keyring: Keyring) -> ApiKey:
     header = request.authorization
     if header is None or header.type != "bearer" or not header.token:
-        raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
+        raise Unauthorized("an API key is required: send the header Authorization: Bearer <key>")
     key = keyring.find(header.token)
     if key is None:
-        raise Unauthorized("this API key is not known")
+        raise Unauthorized("this API key is unknown")
     return key

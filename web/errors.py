@@ -143,7 +143,7 @@ def _ours(error: PacelineError) -> Response:
         case UnknownModel():
             return _answer(404, str(error), [Detail(field="model", message=str(error), type="unknown_model")])
         case NotFound():
-            return _answer(404, "no such request, or it has been forgotten")
+            return _answer(404, "the request does not exist, or has expired")
         case Unauthorized():
             response = _answer(401, str(error))
             response.headers["WWW-Authenticate"] = "Bearer"

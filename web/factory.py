@@ -46,7 +46,7 @@ def create_app(
     stream_limits = StreamLimits(most, most if deployment.settings.keys is None else (most + 1) // 2)
     app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
     app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
-    app.register_blueprint(openapi.blueprint(app, deployment.settings))  # of the routes so far
+    app.register_blueprint(openapi.blueprint(app, deployment.settings))  # documents the routes registered above
     errors.install(app)
     host_check.install(app, deployment.settings, names)
     auth.install(app, deployment.settings)

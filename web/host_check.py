@@ -1,7 +1,7 @@
 """Check the Host header against a list of allowed names; refuse others with 421.
 
-This protects a server without keys from DNS rebinding: a page of a site whose name resolves to this machine counts as
-of this server's origin. An address is always allowed: a page with that origin came from that address.
+This protects a server without keys from DNS rebinding, where a page's host name resolves to this machine. An address is
+always allowed: no page can have it as its origin and come from elsewhere.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ def install(app: Flask, settings: Settings, own: Sequence[str]) -> None:
     def check() -> None:
         host = request.environ.get("HTTP_HOST")  # browsers always send it
         if host is not None and not _is_known(host.lower(), names):
-            raise MisdirectedRequest("this server does not go by that name; PACELINE_HOSTS lists those it has")
+            raise MisdirectedRequest("the Host header names no host of this server; PACELINE_HOSTS lists its names")
 
 
 def _is_known(host: str, names: list[str]) -> bool:

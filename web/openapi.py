@@ -17,12 +17,12 @@ REF = "#/components/schemas/{model}"
 KEY = "key"  # name of the security scheme
 STREAM = "text/event-stream"
 REFUSALS = {
-    401: "an API key is needed, or it is not known",
-    404: "no such request or model",
-    421: "the server does not go by the name in the Host header",
-    429: "the queue is full, the key's limit is reached, or the request has too many readers; Retry-After says when to "
-    "come back",
-    503: "the store does not answer; Retry-After says when to come back",
+    401: "the API key is missing or unknown",
+    404: "the request or model does not exist",
+    421: "the Host header names no host of this server",
+    429: "the queue is full, the key's limit is reached, or too many streams are open; Retry-After says when to try "
+    "again",
+    503: "the store does not answer; Retry-After says when to try again",
 }
 BODY_REFUSALS = {
     400: "wrong input; `field` or `param` names it",

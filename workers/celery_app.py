@@ -20,8 +20,8 @@ GENERATE = "paceline.generate"
 STEER = "paceline.steer"
 STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
-DEAD_S = 5.0  # a Redis that has not answered for so long is gone, or the connection to it is
-# Doorbells come over a connection that Celery only reads: unless a dead one is noticed, none comes any more.
+DEAD_S = 5.0  # a connection without an answer for so long counts as dead
+# Celery only reads the connection of the doorbells, so it must notice a dead one by itself.
 _ALERT = {
     "socket_timeout": DEAD_S,
     "socket_connect_timeout": DEAD_S,
@@ -35,7 +35,7 @@ VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not 
 def make_celery(settings: Settings) -> Celery:
     """Make the application on the settings' Redis. Raises StoreUnavailable without a URL."""
     if settings.redis_url is None:
-        raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
+        raise StoreUnavailable("PACELINE_REDIS_URL is not set: set it, or let `paceline up` start a Redis")
     where = RedisUrl.parse(settings.redis_url)
     broker, backend = _celery_urls(where)
     app = Celery("paceline", broker=broker, backend=backend)

@@ -1,8 +1,7 @@
 """Beat for a worker process: a thread that renews its leases, reports its progress, and runs its regular tasks.
 
-A frozen process has no heartbeat, so its leases expire and others take over. A process that hangs in one step has a
-heartbeat without progress; when one piece of work has taken longer than any can, the heartbeat ends the process, so
-that it is started again. Time in which the whole process was frozen does not count.
+The leases of a frozen process expire, so others take over. A process that hangs in one step has a heartbeat without
+progress; after HUNG_S the heartbeat ends it, so that it is started again.
 """
 
 import faulthandler
@@ -24,7 +23,7 @@ from workers.tracing.recorder import Recorder
 
 log = logging.getLogger(__name__)
 HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
-LONGEST_LOOK_S = 12.0  # between two looks, that counts as work: a heartbeat may wait for Redis twice
+LONGEST_LOOK_S = 12.0  # longest time between two looks that counts as work; a heartbeat may wait for Redis twice
 STDERR = 2  # the process's own
 
 
@@ -41,10 +40,7 @@ class HeartbeatTask(Protocol):
 
 
 class Heartbeat(threading.Thread):
-    """The heartbeat of one worker. `owner`: its random identity, so that no other process can come back as it.
-
-    `info`: facts that the worker publishes. `progress`: how far requests are, for their timelines.
-    """
+    """The heartbeat of one worker. `owner`: its random identity. `info`: facts that it publishes."""
 
     def __init__(
         self,
@@ -75,10 +71,7 @@ class Heartbeat(threading.Thread):
         self._stopping = threading.Event()
 
     def begin(self, tasks: Sequence[HeartbeatTask] = ()) -> None:
-        """Take the node's name, waiting for a dead namesake's lease to expire, then beat.
-
-        Each beat does the tasks in their order, writes the spans of work, and recovers from dead processes.
-        """
+        """Take the node's name, waiting for a dead namesake's lease to expire, then beat."""
         self._tasks = tuple(tasks)
         while not self._renew():
             log.info("%s is still held by another process; waiting", self.node)
@@ -95,11 +88,10 @@ class Heartbeat(threading.Thread):
             self._record()
             self._deployment.nodes.retire(self.kind, self.node, self.owner)
         except StoreUnavailable as error:
-            log.warning("could not retire: %s", error)
+            log.warning("could not release the name: %s", error)
         self.recorder.close()
 
     def begin_work(self) -> None:
-        """Begin a piece of work: until its end there is no progress."""
         self._busy_since_s = now_s = time.monotonic()
         self._load_fraction.begin_work(now_s)
         self.recorder.begin_work()
@@ -140,7 +132,7 @@ class Heartbeat(threading.Thread):
             self._end_if_hung()
             try:
                 if not self._renew():
-                    log.error("another process took over as %s; leaving", self.node)
+                    log.error("another process has the name %s now; ending this one", self.node)
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
                 for task in self._tasks:
@@ -148,8 +140,8 @@ class Heartbeat(threading.Thread):
                 self._record()
                 self._recovery.beat()
             except StoreUnavailable as error:
-                log.warning("no heartbeat: %s", error)
-            except Exception:  # the heartbeat must outlive whatever a task runs into
+                log.warning("the heartbeat failed: %s", error)
+            except Exception:  # an error of a task must not end the heartbeat
                 log.exception("a heartbeat failed")
 
     def _renew(self) -> bool:
@@ -165,8 +157,8 @@ class Heartbeat(threading.Thread):
         if self._hang_watch.look(self._busy_since_s, time.monotonic()) <= HUNG_S:
             return
         try:
-            log.critical("%s has been at one piece of work for %.0f s; ending it", self.node, HUNG_S)
-            faulthandler.dump_traceback(STDERR)  # in the place of `sys.stderr`, Celery has a log
+            log.critical("%s has worked on one batch for %.0f s; ending this process", self.node, HUNG_S)
+            faulthandler.dump_traceback(STDERR)  # Celery has replaced `sys.stderr` by a log
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -204,7 +196,7 @@ DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
 class LoadFraction:
-    """Measure which part of the time a thread works; another thread reads it. All times are monotonic seconds."""
+    """Measure which part of the time a thread works. All times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

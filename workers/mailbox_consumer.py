@@ -1,8 +1,7 @@
 """Consume a mailbox after its doorbell rang (design D4): all waiting mail is one batch for the handler.
 
-After a batch the worker waits for more mail, and leaves by a script that checks that none came meanwhile. A doorbell
-for an attended mailbox returns at once. A malformed item, or a batch on which the handler fails, is dropped with a line
-in the log: mail is a hint (design D10), so that costs time only.
+After a batch the worker waits for more mail, and leaves by a script that checks that none came meanwhile. A malformed
+item, or a batch on which the handler fails, is dropped with a line in the log: mail is a hint (design D10).
 """
 
 import logging
@@ -20,7 +19,7 @@ from workers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 MAX_ITEMS = 256
-LOOK_S = 0.1  # mail is looked for as often, whatever is known of it
+LOOK_S = 0.1  # longest time between two looks for mail
 LONGEST_WAIT_S = 0.5
 M = TypeVar("M", bound=Mail)
 Handle = Callable[[list[M]], float | None]
@@ -37,8 +36,7 @@ def consume_mailbox(
     """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
 
     `handle` gets all waiting messages (perhaps none) and returns the seconds that it can wait for more: 0 while it
-    has work left, None if it has none. A process may end anywhere, so the work left must not depend on this call.
-    Between two calls without a wait, mail is looked for if `has_mail` returns True.
+    has work left, None if it has none. Between two calls without a wait, mail is looked for if `has_mail` returns True.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -52,7 +50,7 @@ def consume_mailbox(
         if deployment.mailboxes.attend(mailbox, heartbeat.owner):
             _serve(deployment, heartbeat, mailbox, handle_items, has_mail)
     except StoreUnavailable as error:
-        log.warning("left %s: %s", mailbox, error)
+        log.warning("stopped serving %s: %s", mailbox, error)
     finally:
         heartbeat.stop_attending(mailbox)
 
@@ -76,7 +74,7 @@ def _serve(
             looked_s = time.monotonic()
         wait_s = handle(items)
         now = time.monotonic()
-        # Frozen, or cut off from Redis, for so long, the lease may be gone, and with it the right to take.
+        # After so long a freeze or outage the lease may have expired; without it nothing may be taken.
         if now - seen_s > deployment.settings.lease_s / 2 and not deployment.mailboxes.attend(mailbox, heartbeat.owner):
             return
         seen_s = now
@@ -99,7 +97,6 @@ def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bo
 
 
 def _read(kind: type[M], items: list[str]) -> list[M]:
-    """Parse the items; drop those that are no messages of this kind."""
     messages = []
     for item in items:
         try:
@@ -121,8 +118,8 @@ def _handle(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: lis
     try:
         return handle(messages)
     except StoreUnavailable as error:
-        log.warning("%s: %d messages not done: %s", mailbox, len(messages), error)
-    except Exception:  # whatever one batch runs into, the next ones must still be served
+        log.warning("%s: %d messages were not handled: %s", mailbox, len(messages), error)
+    except Exception:  # the next batches must still be served
         log.exception("%s: dropped %d messages", mailbox, len(messages))
     finally:
         heartbeat.end_work()

@@ -35,7 +35,7 @@ class Recovery:
 
     def _report(self, missed: set[str]) -> None:
         for target in sorted(missed - self._missed):
-            log.warning("requests that target %s began wait for a verifier of that target: none is alive", target)
+            log.warning("requests with tokens of target %s wait: no live verifier has this target", target)
         self._missed = missed
 
 
@@ -76,8 +76,7 @@ def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
 def _culprit(deployment: Deployment, struck: list[Orphan]) -> Orphan | None:
     """Find the request that crashed the last verifier among those that lost several.
 
-    After a crash each runs alone, the one that has waited longest first, and those before the culprit commit: so it
-    is the one that waits longest now.
+    After a crash each runs alone, the longest waiting first, and those before the culprit commit: so it waits longest.
     """
     if len(struck) < 2:
         return struck[0] if struck else None

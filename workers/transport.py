@@ -1,8 +1,7 @@
 """Adapt kombu's Redis transport to malformed items, a full Redis and lost acks.
 
-kombu ends the worker on the first two. Here a malformed item is dropped, and a full Redis is treated like a broken
-connection, which is opened again until it accepts writes. With kombu, a message whose ack was lost with a connection
-counts as unacknowledged for ever.
+kombu ends the worker on the first two, and counts a message whose ack was lost with a connection as unacknowledged for
+ever. Here a malformed item is dropped, and a full Redis is treated like a broken connection, which is opened again.
 """
 
 import logging

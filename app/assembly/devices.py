@@ -117,7 +117,7 @@ def core_splits(runner: AnyRunner, models: Iterable[Forward]) -> PreparedSplits:
     """
     sides = ((runner.model,) if isinstance(runner, ModelRunner) else (), tuple(models))
     if not all(isinstance(model, FusedForward) for side in sides for model in side) or not sides[0]:
-        raise InstanceError("PACELINE_PARTITION=auto is for models on CPUs that run compiled (app/engine/cpu/fused.py)")
+        raise InstanceError("PACELINE_PARTITION=auto needs models that run compiled on CPUs")
     verify, draft = (tuple(model for model in side if isinstance(model, FusedForward)) for side in sides)
     return PreparedSplits(
         {
@@ -169,9 +169,9 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> "DeviceRunner":
     if settings.activations != "float32":
-        raise ModelRefused("PACELINE_ACTIVATIONS=int8 is for CPUs")
+        raise ModelRefused("PACELINE_ACTIVATIONS=int8 applies to CPUs only")
     if settings.weights in ("q8_0", "q4_0"):
-        raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
+        raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} applies to CPUs only; a GPU has PACELINE_GPU_DTYPE")
     # Triton takes a third of a second to import and tens of megabytes, which a CPU needs none of.
     from app.engine.gpu.load import load_weights
     from app.engine.gpu.memory import DeviceMemory, free_for_pages

@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     on_text = None if arguments.json else show
     _, state = find(settings.state, arguments.instance)
     if arguments.instance is not None and (state is None or not state.ready):
-        raise InstanceError(f"instance {arguments.instance!r} does not run, or is not ready yet")
+        raise InstanceError(f"instance {arguments.instance!r} is not running, or not ready yet")
     if state is not None and state.ready:
         result = generate_remotely(state.url, request, on_text, settings.api_key)
     else:

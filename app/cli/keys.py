@@ -42,13 +42,13 @@ def _action(
 def _rate(text: str) -> int:
     number = text.removesuffix("/min")
     if not (number.isascii() and number.isdigit()):
-        raise argparse.ArgumentTypeError("a rate is a number of texts a minute, such as 60/min")
+        raise argparse.ArgumentTypeError("the rate must be a number of texts a minute, such as 60/min")
     return int(number)
 
 
 def _path(settings: Settings) -> Path:
     if settings.keys is None:
-        raise InvalidRequest("keys", "set PACELINE_KEYS to the file that holds them")
+        raise InvalidRequest("PACELINE_KEYS", "must name the file of API keys")
     return settings.keys
 
 

@@ -72,7 +72,7 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # the search depends on the folder
-    # -P: that folder is no place for modules
+    # -P: modules in that folder must not be imported
     flags = FLAGS.get(name, {})
     words = [word for argument in arguments for word in flags.get(argument, (argument,))]
     command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *words]
@@ -96,7 +96,7 @@ def _command(
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise argparse.ArgumentTypeError("a port is a number from 1 to 65535")
+        raise argparse.ArgumentTypeError("the port must be a number from 1 to 65535")
     return int(text)
 
 
@@ -128,7 +128,6 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Choose the instance to start, as UP_TEXT says."""
     if arguments.instance is not None:
         return str(arguments.instance)
     state = Instance(settings.state).running()

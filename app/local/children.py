@@ -1,6 +1,6 @@
 """Keep child processes alive, and end them with their parent.
 
-One thread only: on Linux a child is bound to the thread that started it, and dies when that thread ends.
+For one thread: on Linux a child dies when the thread that started it ends.
 """
 
 import ctypes
@@ -89,11 +89,9 @@ class Children:
         return max(0.0, min([longest_s, *(due_s - time.monotonic() for due_s in due)]))
 
     def restless(self, deaths: int) -> Service | None:
-        """Find a service that has died this often in a row."""
         return next((child.service for child in self._children if child.deaths >= deaths), None)
 
     def processes(self) -> dict[str, tuple[ProcessId, ...]]:
-        """List the live processes by role; a role whose processes are dead has none."""
         found: dict[str, tuple[ProcessId, ...]] = {role: () for child in self._children for role in child.service.roles}
         for child in self._children:
             identity = ProcessId.of(child.process.pid) if child.process is not None else None
@@ -126,7 +124,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **service.env},
                 cwd=service.cwd,
-                start_new_session=True,  # Ctrl-C is the supervisor's alone; it stops the others in order
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the others in order
                 preexec_fn=_bound_to_parent(service.last_signal),
             )
         child.started_s = time.monotonic()
@@ -144,7 +142,7 @@ class Children:
 
 
 def _bound_to_parent(last_signal: signal.Signals) -> Callable[[], None]:
-    """Make the function that runs between fork and exec: it asks the kernel for a signal at the parent's death."""
+    """Make the function that asks the kernel, between fork and exec, for a signal at the parent's death."""
     parent = os.getpid()
 
     def bind() -> None:

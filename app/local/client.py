@@ -37,7 +37,7 @@ def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key
     try:
         return _follow(place, response, follower)
     except KeyboardInterrupt:
-        _cancel(place)  # the rest has no reader
+        _cancel(place)  # the rest is not read
         raise
 
 
@@ -75,7 +75,7 @@ class _Follower:
                     return Result.model_validate(data)
                 if kind == "tokens":
                     if data["offset"] != self.offset:
-                        raise GenerationFailed(f"the stream goes on at token {data['offset']}, not at {self.offset}")
+                        raise GenerationFailed(f"the stream skipped to token {data['offset']} from {self.offset}")
                     self.offset += len(data["tokens"])
                     if self._on_text is not None:
                         self._on_text(data["text"])
@@ -133,7 +133,7 @@ def _refusal(error: urllib.error.HTTPError) -> PacelineError:
     except ValueError:
         return PacelineError(f"the running instance answers {error.code}: {text[:200]}")
     if error.code == HTTPStatus.UNAUTHORIZED:
-        return PacelineError(f"{_explanation(body)} (PACELINE_API_KEY is what is shown)")
+        return PacelineError(f"{_explanation(body)} (the key sent is PACELINE_API_KEY)")
     return _Refused(_explanation(body)) if error.code in (400, 404, 422) else PacelineError(_explanation(body))
 
 
@@ -146,7 +146,6 @@ class _Refused(InvalidRequest):
 
 
 def _explanation(body: Any) -> str:
-    """Find the sentence in the body of an error, in each of its shapes."""
     found = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(found, dict):
         found = found.get("message", found)

@@ -1,7 +1,7 @@
 """Find and describe the running instances of Paceline on this machine.
 
-`<state>/<name>/` holds state.json (processes and addresses), logs/, redis/ and the lock. The kernel frees the lock
-when the supervisor ends; a pid counts only together with its process's start time.
+`<state>/<name>/` holds state.json (processes and addresses), logs/, redis/ and the lock, which the kernel frees when
+the supervisor ends.
 """
 
 import fcntl
@@ -55,7 +55,7 @@ class State(Message):
 class Instance:
     def __init__(self, state: Path, name: str = DEFAULT) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}", name):
-            raise InstanceError(f"{name!r} is no name for an instance: 1 to 20 letters, digits, - and _")
+            raise InstanceError(f"{name!r} is not a valid instance name: use 1 to 20 letters, digits, - and _")
         self.name = name
         self.folder = state.absolute() / name
         self.logs = self.folder / "logs"
@@ -88,7 +88,6 @@ class Instance:
             return None
 
     def running(self) -> State | None:
-        """Read the state if its supervisor lives."""
         state = self.read()
         return state if state is not None and state.supervisor.alive() else None
 
@@ -132,7 +131,7 @@ def _started_by_ps(pid: int) -> str | None:
 
 
 def find(folder: Path, name: str | None) -> tuple[Instance, State | None]:
-    """Find the named instance; without a name the default one if it runs, else the only one that runs."""
+    """Find the named instance; else the default one if it runs, else the only one that runs."""
     if name is None:
         name = _meant(running(folder))
     instance = Instance(folder, name)
@@ -143,5 +142,5 @@ def _meant(found: dict[str, State]) -> str:
     if DEFAULT in found or not found:
         return DEFAULT
     if len(found) > 1:
-        raise InstanceError(f"several instances run: {', '.join(found)}; say which with --instance")
+        raise InstanceError(f"several instances are running ({', '.join(found)}); choose one with --instance")
     return next(iter(found))

@@ -26,7 +26,9 @@ def web_port(wanted: int | None) -> Iterator[int]:
                 yield port
                 return
         if wanted is None:
-            raise InstanceError(f"no free port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1}; give --port")
+            raise InstanceError(
+                f"no port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1} is free; choose another with --port"
+            )
         raise InstanceError(f"port {wanted} is taken by another program; choose another with --port")
 
 

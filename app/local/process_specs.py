@@ -12,7 +12,7 @@ from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST
 
-WEB_STOPS, WORKERS_STOP = 0, 1  # Redis after both
+WEB_STOPS, WORKERS_STOP = 0, 1  # Redis stops after both
 
 
 def namespace(settings: Settings, instance: Instance) -> str:

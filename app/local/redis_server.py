@@ -52,7 +52,7 @@ def find_server() -> Path:
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
             raise InstanceError(
-                f"no Redis server for this machine ({error}). Install redis, or set PACELINE_REDIS_URL"
+                f"no Redis server is installed ({error}): install redis, or set PACELINE_REDIS_URL"
             ) from error
         return Path(found)
 
@@ -88,7 +88,6 @@ logfile ""
 
 
 def _kept(path: Path, fresh: str) -> str:
-    """Read the file, after writing `fresh` if it is absent or empty."""
     if not path.exists() or not path.read_text():
         _write_private(path, fresh)
     return path.read_text()

@@ -72,7 +72,7 @@ class Supervisor:
             if (dying := self._children.restless(MAX_DEATHS)) is not None:
                 raise InstanceError(f"{dying.name} does not start. {self._last_words(dying)}")
             if time.monotonic() > deadline:
-                raise InstanceError(f"not ready after {limit_s:.0f} s: {missing}")
+                raise InstanceError(f"the instance is not ready after {limit_s:.0f} s: {missing}")
             self._signals.wait(POLL_S)
 
     def watch(self) -> None:

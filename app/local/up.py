@@ -1,7 +1,6 @@
 """Start and stop an instance: Redis, then workers and web server, in the foreground or detached.
 
-A detached instance is the same supervisor in a session of its own; a pipe tells the command that started it when all
-is ready.
+A detached instance is the same supervisor in its own session; a pipe reports that all is ready.
 """
 
 import os
@@ -179,7 +178,7 @@ def _await_ready(
         return state
     process.wait(STOP_S)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-    raise InstanceError(f"it did not start. Its log is {log} and ends:\n{tail}")
+    raise InstanceError(f"instance {instance.name!r} did not start. Its log is {log} and ends:\n{tail}")
 
 
 def _last_line(log: Path) -> str:

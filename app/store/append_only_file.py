@@ -1,8 +1,7 @@
 """Rewrite Redis' append-only file after a write to its disk has failed.
 
-Valkey 9.1 cuts a partly written command off the file, but after a rewrite of the file it cuts at the wrong place
-(`tests/app/store/test_append_only_file.py`): its memory is right, its file is not, and its next start fails. A rewrite
-makes the file from memory.
+Valkey 9.1 then cuts the file at the wrong place if it was rewritten before, and its next start fails
+(`tests/app/store/test_append_only_file.py`). A rewrite makes the file from memory.
 """
 
 import logging
@@ -23,7 +22,7 @@ class AppendOnlyFile:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._refused = 0  # calls, at the last look
-        self._is_due = False  # is a rewrite that succeeds still to come?
+        self._is_due = False  # a rewrite has not succeeded yet
         self._has_begun = False
         self._wait_s, self._not_before_s = FIRST_WAIT_S, 0.0  # monotonic
         self._is_off = False  # this user may not look, or not begin a rewrite
@@ -49,10 +48,10 @@ class AppendOnlyFile:
             errors = self._client.info("errorstats")
             return self._begin(about, int(errors.get(REFUSED, {}).get("count", 0)))
         except NoPermissionError as error:
-            log.warning("nobody looks after Redis' append-only file: %s", error)
+            log.warning("this Redis user may not look after the append-only file: %s", error)
             self._is_off = True
         except ResponseError as error:  # a rewrite is under way, or the server is busy
-            log.debug("Redis' append-only file waits for the next look: %s", error)
+            log.debug("Redis' append-only file cannot be rewritten now: %s", error)
         return False
 
     def _begin(self, about: dict[str, Any], refused: int) -> bool:
@@ -64,14 +63,14 @@ class AppendOnlyFile:
         if not self._is_due or not is_writing or is_rewriting:
             return False
         if self._has_begun and about.get("aof_last_bgrewrite_status") == "ok":
-            log.info("Redis has written its append-only file anew")
+            log.info("Redis has rewritten its append-only file")
             self._is_due, self._wait_s, self._not_before_s = False, FIRST_WAIT_S, 0.0
             return False
         now_s = time.monotonic()
         if now_s < self._not_before_s:
             return False
         self._client.bgrewriteaof()
-        log.warning("Redis had no room on its disk for a write: it writes its append-only file anew")
+        log.warning("Redis could not write to its disk: rewriting its append-only file")
         self._has_begun, self._not_before_s = True, now_s + self._wait_s
         self._wait_s = min(2.0 * self._wait_s, LONGEST_WAIT_S)
         return True

@@ -1,8 +1,7 @@
 """Connect to Redis and run the Lua scripts in `scripts/`.
 
-A client reconnects for about two seconds and then raises StoreUnavailable, never a redis exception about the network.
-A call may therefore run twice (its reply was lost): a script's second run has no further effect, or costs at most a
-hint. Knows no key. Any thread may use a client and its scripts.
+A client reconnects for about two seconds, then raises StoreUnavailable. A call may run twice (its reply was lost): a
+script's second run has no further effect. Any thread may use a client and its scripts.
 """
 
 import socket
@@ -31,8 +30,8 @@ from app.redis_url import RedisUrl
 
 SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
-# A peer that acknowledges nothing for so long is gone: a cut cable, a firewall that forgot the connection. The system
-# notices, on idle connections too, and a later call goes to a new one; else each waits for a timeout.
+# A peer that acknowledges nothing for so long counts as dead, also on idle connections: a cut cable, or a firewall that
+# forgot the connection. Without this each call waits for a timeout.
 GONE_S = 3
 _ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": GONE_S - 1, "TCP_USER_TIMEOUT": 1000 * GONE_S}
 KEEPALIVE = {getattr(socket, name): value for name, value in _ALIVE.items() if hasattr(socket, name)}
@@ -59,7 +58,7 @@ def connect(url: str) -> redis.Redis:
         **(where.tls or {}),
         "db": where.database,
         "decode_responses": True,
-        "encoding_errors": "replace",  # an item that is no text is no message; an error here would lose the whole reply
+        "encoding_errors": "replace",  # an error in one item would lose the whole reply
         "health_check_interval": 30,
         "max_connections": MAX_CONNECTIONS,
         # A timeout is not retried: a server that hangs would hold a caller for half a minute.
@@ -67,7 +66,7 @@ def connect(url: str) -> redis.Redis:
     }
     if where.service:
         tls = {} if where.tls is None else {"ssl": True, **where.tls}
-        asked = {**sockets, **tls, **where.sentinel_login, "retry": Retry(NoBackoff(), 0)}  # else the next is asked
+        asked = {**sockets, **tls, **where.sentinel_login, "retry": Retry(NoBackoff(), 0)}  # the next Sentinel is tried
         sentinel = Sentinel(where.servers, sentinel_kwargs=asked)
         managed = SentinelManagedConnection if where.tls is None else SentinelManagedSSLConnection
         return _Client(
@@ -99,9 +98,9 @@ class Script:
         return self._script(keys=keys, args=args)
 
     def durably(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, and return when its writes are on the server's disk, and with Sentinels on a replica's.
+        """Run once, and return when the writes are on the server's disk, and with Sentinels on a replica's.
 
-        Raises StoreUnavailable, also if the disk takes longer than DISK_MS.
+        Raises StoreUnavailable, also after DISK_MS.
         """
         pipe = self._client.pipeline(transaction=False)
         pipe.script_load(self._text)
@@ -111,7 +110,7 @@ class Script:
         _, reply, written = pipe.execute(raise_on_error=False)
         reply = self.reply(reply, keys, args)
         if isinstance(written, Exception) or not written[0] or written[1] < replicas:
-            raise StoreUnavailable(f"Redis has not written it to its disk: {written}")
+            raise StoreUnavailable(f"Redis has not written the request to its disk: {written}")
         return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
@@ -185,10 +184,7 @@ class SentRuns:
 
 
 def packed(*command: object) -> bytes:
-    """Pack a command as Redis reads it, in one piece (RESP: an array of bulk strings).
-
-    redis-py copies the packed part at each argument, and sends a commit's rows in a dozen pieces.
-    """
+    """Pack a command as Redis reads it, in one piece: redis-py sends a commit's rows in a dozen pieces."""
     texts = [str(arg).encode(errors="replace") for arg in command]
     return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
 
@@ -222,7 +218,7 @@ def _reply_of(connection: Any) -> Any:
 
 @contextmanager
 def _no_silence_twice(pool: Any) -> Iterator[None]:
-    """Close the idle connections after a timeout: others may be dead too, and each would cost its own timeout."""
+    """Close the idle connections after a timeout: each may be dead and cost its own timeout."""
     try:
         yield
     except RedisTimeoutError:

@@ -1,9 +1,8 @@
 """Hand committed events to the readers of this process: one subscription and one thread for all of them.
 
-Each commit publishes its events in one message (`commit.lua`, `end.lua`). A message is a hint: a reader begins with
-the stored events, drops known ones, and reads the store if an event is missing. Every CHECK_S, and after each new
-connection, one call finds the readers that have missed something. A subscription that does not answer a ping until
-the next check is closed and opened again.
+Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored
+events, drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call
+finds the readers that have missed something. A subscription that answers no ping is opened again.
 """
 
 import logging
@@ -25,7 +24,7 @@ from app.store.protocol import Requests, past
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 1.0  # between looks for what no message brought; a reader that has heard something is left out once
+CHECK_S = 1.0  # between two checks for missed events; a reader that got an event is left out of the next one
 LINGER_S = 0.2  # that the subscription may outlive the last reader
 RETRY_S = 0.2  # after an error
 BATCH = 1024  # readers that one call checks, so that none holds Redis up for long
@@ -108,7 +107,7 @@ class EventFeed:
             except StoreUnavailable as error:
                 self._error = error
                 time.sleep(RETRY_S)
-            except Exception:  # readers go on by the check alone, whatever this is
+            except Exception:  # readers still get events by the check
                 log.exception("cannot hear of commits")
                 time.sleep(RETRY_S)
         if subscription is not None:
@@ -133,7 +132,7 @@ class EventFeed:
     def _hand_on(self, readers: Sequence[tuple[int, "Reader"]], text: msgspec.Raw) -> None:
         try:
             event = Event.read(bytes(text))
-        except MessageError:  # another version's, maybe: what is stored counts
+        except MessageError:  # another version may have sent it; the reader reads the store
             event = None
         for place, reader in readers:
             reader.put(place, event)
@@ -152,7 +151,7 @@ class EventFeed:
 
 
 class Reader:
-    """Read the events of some requests, in order. For one thread, except for the methods that the feed calls."""
+    """Read the events of some requests, in order. For one thread, except for what the feed calls."""
 
     def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
         self._feed, self._requests, self._ids = feed, requests, request_ids
@@ -172,9 +171,8 @@ class Reader:
     def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
         """Return the next events, waiting up to `wait_s` for one.
 
-        While it waits, the feed's thread gives each due event to `take`, which must not wait: hundreds of streams are
-        served without a change of threads for each event. Events that `take` accepts are not returned. Raises NotFound,
-        StoreUnavailable, and what `take` raised; events not read then come at the next call.
+        While it waits, the feed's thread gives each due event to `take`, which must not wait; accepted events are not
+        returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
         """
         found = self._look()
         if found or self.has_ended:
@@ -195,7 +193,7 @@ class Reader:
         return found
 
     def put(self, place: int, event: Event | None) -> None:
-        """Give the reader an event; None: it has missed one, or the request is over. The feed calls this."""
+        """Give the reader an event; None: it has missed one, or the request is over."""
         if event is not None:
             self._heard.add(place)
         with self._mutex:
@@ -205,7 +203,7 @@ class Reader:
             self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
 
     def was_silent(self, place: int) -> bool:
-        """Return whether nothing was put since the last call. The feed calls this."""
+        """Return whether nothing was put since the last call."""
         if place in self._heard:
             self._heard.discard(place)
             return False
@@ -236,7 +234,7 @@ class Reader:
         if event.finish_reason is None:
             return True
         self._open.discard(place)
-        return False  # for the thread to learn of the end
+        return False  # so that the reader's thread sees the end
 
     def _queued(self, wait_s: float, take: Take | None) -> list[tuple[int, Event | None]]:
         found: list[tuple[int, Event | None]] = []
@@ -253,10 +251,7 @@ class Reader:
         return found
 
     def _look(self) -> list[Found]:
-        """Read the stored events of one request that must be looked up; the next call reads the others.
-
-        So no event is lost if the store does not answer for another request.
-        """
+        """Read the stored events of one request; the next call reads the others, so none is lost by an error."""
         for place in [*self._must_look]:
             if found := self._stored(place):
                 return found
@@ -268,7 +263,6 @@ class Reader:
         return found
 
     def _advance(self, place: int, events: list[Event]) -> list[Found]:
-        """Keep those of these consecutive events that have not been read yet."""
         found: list[Found] = []
         for event in past(events, self._offsets[place]) if place in self._open else ():
             self._offsets[place] = event.offset + len(event.tokens)

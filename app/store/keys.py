@@ -31,12 +31,22 @@ the member stops counting, so an index never outgrows what it points at.
     committed:1                 channel the events of each commit, as they are stored nothing is kept
 """
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
 class Keys:
-    namespace: str
+    """The keys of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        # Another form of the channel's messages needs another number: versions run side by side.
+        self.committed = f"{namespace}:committed:1"
+        self.active = f"{namespace}:active"
+        self.unsettled = f"{namespace}:unsettled"
+        self.mailboxes = f"{namespace}:mailboxes"
+        self.nodes = f"{namespace}:nodes"
+        self.policy = f"{namespace}:policy"
+        self.traced = f"{namespace}:traced"
+        self.rates = f"{namespace}:rates"
+        self.samples = f"{namespace}:samples"
 
     def request(self, request_id: str) -> str:
         return f"{self.namespace}:request:{request_id}"
@@ -45,24 +55,11 @@ class Keys:
         """Name the commits: entries `<generated after>-0`, or `<generated>-1` if it only ends."""
         return f"{self.namespace}:events:{request_id}"
 
-    @property
-    def committed(self) -> str:
-        """Name the channel of commits; another form of its messages needs another number: versions run side by side."""
-        return f"{self.namespace}:committed:1"
-
     def ended(self, request_id: str) -> str:
         return f"{self.namespace}:ended:{request_id}"
 
-    @property
-    def active(self) -> str:
-        return f"{self.namespace}:active"
-
     def owned(self, owner: str) -> str:
         return f"{self.namespace}:owned:{owner}"
-
-    @property
-    def unsettled(self) -> str:
-        return f"{self.namespace}:unsettled"
 
     def settle(self, request_id: str) -> str:
         return f"{self.namespace}:settle:{request_id}"
@@ -76,23 +73,11 @@ class Keys:
     def waiting(self, priority: str) -> str:
         return f"{self.namespace}:waiting" + ("" if priority == "normal" else f":{priority}")
 
-    @property
-    def mailboxes(self) -> str:
-        return f"{self.namespace}:mailboxes"
-
     def node(self, kind: str, name: str) -> str:
         return f"{self.namespace}:node:{kind}:{name}"
 
-    @property
-    def nodes(self) -> str:
-        return f"{self.namespace}:nodes"
-
     def lease(self, owner: str) -> str:
         return f"{self.namespace}:lease:{owner}"
-
-    @property
-    def policy(self) -> str:
-        return f"{self.namespace}:policy"
 
     def lock(self, name: str) -> str:
         return f"{self.namespace}:lock:{name}"
@@ -103,10 +88,6 @@ class Keys:
     def merged(self, writer: str, group: str) -> str:
         return f"{self.namespace}:merged:{writer}:{group}"
 
-    @property
-    def traced(self) -> str:
-        return f"{self.namespace}:traced"
-
     def trace(self, trace: str) -> str:
         return f"{self.namespace}:trace:{trace}"
 
@@ -115,11 +96,3 @@ class Keys:
 
     def held(self, key: str) -> str:
         return f"{self.namespace}:held:{key}"
-
-    @property
-    def rates(self) -> str:
-        return f"{self.namespace}:rates"
-
-    @property
-    def samples(self) -> str:
-        return f"{self.namespace}:samples"

@@ -1,8 +1,7 @@
 """Keep a worker's mail in a Redis list; its doorbell is rung only if no process attends (design D4).
 
-Items are hints (design D10): a crash between taking and doing loses them, and that costs time only. Promised: an item
-never waits without an attendant, a fresh ringing mark, or a mention by `forgotten`; a process that has lost the
-attending lease takes nothing more. The caller rings the doorbell (a Celery task).
+Items are hints (design D10). An item never waits without an attendant, a fresh ringing mark, or a mention by
+`forgotten`; a process that has lost the attending lease takes nothing more. The caller rings the doorbell.
 """
 
 import time
@@ -56,14 +55,14 @@ class Mailboxes:
         return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
 
     def release(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease though items may wait; True if they do, so that the caller must ring."""
+        """Drop the lease; True if items wait, so that the caller must ring."""
         return bool(self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS]))
 
     def take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
         """Take up to `count` items, waiting up to `wait_s` for the first; none if the lease is lost.
 
-        A blocking pop cannot check the lease: it would give an item to an attendant whose lease expired as it slept. So
-        the wait only looks (BLMOVE from the list's head to its head), then the fenced script takes, in one round trip.
+        A blocking pop cannot check the lease. So the wait only looks (BLMOVE from the list's head to its head), then
+        the fenced script takes, in one round trip.
         """
         until = time.monotonic() + wait_s
         while True:

@@ -1,7 +1,7 @@
-"""Define the protocol of a store of requests, `Requests`, and the values that it returns.
+"""Define the protocol of a store of requests, `Requests`: in Redis (`RequestStore`) or in memory (`MemoryStore`).
 
-`RequestStore` (Redis) and `MemoryStore` (one process) implement it. A request's committed tokens are its events, end
-to end. Only the owner appends, by compare-and-set on their number; any process may end a request, once.
+A request's committed tokens are its events, end to end. Only the owner appends, by compare-and-set on their number; any
+process may end a request, once.
 """
 
 from collections.abc import Callable

@@ -43,11 +43,11 @@ class RateLimits:
         """
         bounds = [bound for bound in (key.concurrent, key.rate_per_minute) if bound is not None]
         if bounds and len(request_ids) > min(bounds):
-            raise InvalidRequest("n", f"a call with this key gives at most {min(bounds)} texts, not {len(request_ids)}")
+            raise InvalidRequest("n", f"this API key allows at most {min(bounds)} texts a call, not {len(request_ids)}")
         if key.concurrent is not None:
             args = [key.concurrent, int(RESERVED_S * 1000), self._ttl_ms, *request_ids]
             if not self._hold([self._keys.held(key.name), self._keys.active], args):
-                raise OverLimit(f"at most {key.concurrent} at once", RETRY_AFTER_S)
+                raise OverLimit(f"at most {key.concurrent} texts at once", RETRY_AFTER_S)
         if key.rate_per_minute is not None:
             try:
                 self._count(key.name, key.rate_per_minute, len(request_ids))
@@ -73,4 +73,4 @@ class RateLimits:
             if self._window.hit(rate, name, cost=texts):
                 return
             free_s = self._window.get_window_stats(rate, name).reset_time
-        raise OverLimit(f"at most {most} a minute", max(1.0, math.ceil(free_s - time.time())))
+        raise OverLimit(f"at most {most} texts a minute", max(1.0, math.ceil(free_s - time.time())))

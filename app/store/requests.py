@@ -1,7 +1,7 @@
 """Keep requests in Redis: their records, committed tokens and owners (design D2, D10).
 
 Every change is one Lua call, fenced by the owner's name and compared with the committed length, so a message that
-comes twice, late or from a process taken for dead changes nothing. `app.store.protocol.Requests` describes the methods.
+comes twice, late or from a process taken for dead changes nothing.
 """
 
 import json
@@ -39,11 +39,7 @@ class RequestStore:
         on_ended: Callable[[FinishReason], None] = lambda reason: None,
         durable: bool = False,
     ) -> None:
-        """Load the scripts.
-
-        `on_ended` is called once for each request that `end` ends. `durable`: `create` returns when the request is on
-        Redis' disk.
-        """
+        """`on_ended` is called once for each request that `end` ends. `durable`: `create` waits for Redis' disk."""
         self._client = client
         self._keys = Keys(namespace)
         self._on_ended = on_ended
@@ -154,10 +150,7 @@ class RequestStore:
         return bool(self._claim(keys, [request_id, int(ttl_s * 1000)]))
 
     def settled(self, request_id: str) -> None:
-        """Record that the task has its result.
-
-        The claim stays and expires, so that a reader of an old list settles nothing again.
-        """
+        """The claim stays until it expires, so that a reader of an old list settles nothing again."""
         self._client.zrem(self._keys.unsettled, request_id)
 
 

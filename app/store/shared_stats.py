@@ -14,7 +14,7 @@ from app.store.connect import Script
 from app.store.keys import Keys
 
 TTL_S = 30 * 86400.0  # of a group without writes
-MARK_TTL_S = 600.0  # a batch whose reply was lost is sent again long before
+MARK_TTL_S = 600.0  # a batch whose reply was lost is sent again much earlier
 MAX_FIELDS = 16_384  # of a group
 
 

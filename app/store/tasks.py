@@ -1,7 +1,6 @@
 """Queue requests of Celery tasks while the deployment is full, and store their progress.
 
-An item is removed only after its outcome is stored: a crash in between repeats it, and admitting a known request
-changes nothing.
+An item is removed after its outcome is stored: a crash in between repeats it, which changes nothing.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ class WaitingRoom:
         self._lists = {priority: Keys(namespace).waiting(priority) for priority in PRIORITIES}
 
     def put(self, item: str, priority: str = NORMAL) -> None:
-        """Append an item. Raises QueueFull, StoreUnavailable."""
         waiting = len(self)
         if waiting >= MAX_WAITING:
             raise QueueFull(waiting, RETRY_AFTER_S)

@@ -1,6 +1,6 @@
-"""Keep the timelines of recent requests: spans of work of each process, and the request's progress.
+"""Keep the timelines of recent requests: spans of work, and progress.
 
-A timeline's name does not lead back to its request, so that a viewer cannot read the request's text.
+A timeline's name does not lead back to its request, so a viewer cannot read the request's text.
 """
 
 import json
@@ -53,7 +53,6 @@ class Traces:
         self._trace = Script(client, "trace")
 
     def add(self, traces: Iterable[Trace]) -> None:
-        """Write additions in one call. Raises StoreUnavailable."""
         items = [
             [trace.name, [part for fact in trace.facts.items() for part in fact], [json.dumps(s) for s in trace.spans]]
             for trace in traces

@@ -71,8 +71,8 @@ class DisconnectWatcher:
         except NotFound:
             pass
         except StoreUnavailable:
-            log.warning("its client has left, and it cannot be cancelled yet", extra=of(request_id))
+            log.warning("its client has disconnected; it cannot be cancelled yet", extra=of(request_id))
             return False
-        except Exception:  # other calls must be checked, whatever this is
-            log.exception("its client has left, and it cannot be cancelled", extra=of(request_id))
+        except Exception:  # the other calls must still be checked
+            log.exception("its client has disconnected; it cannot be cancelled", extra=of(request_id))
         return True

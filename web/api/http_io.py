@@ -36,7 +36,7 @@ class Operation:
 
 def body_of(model: type[Body]) -> Body:
     """Read the request's JSON body. Raises InvalidBody, UnsupportedMediaType."""
-    # keeps other sites' forms out, too: they cannot send this type without a preflight
+    # other sites' forms cannot send this type without a preflight
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
     try:
@@ -63,7 +63,7 @@ class Writer:
     """Write to a response from any thread, beside the parts that its iterator yields."""
 
     write: Callable[[bytes], object]  # raises when the client has disconnected
-    is_free: Callable[[], bool]  # it would not wait
+    is_free: Callable[[], bool]  # a write would not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,5 @@ class Client:
 
 
 def client() -> Client:
-    return Client(client_left(), request.environ)
-
-
-def client_left() -> Callable[[], bool]:
-    """Return a check that the client has disconnected, usable outside the call's context."""
     is_gone: Callable[[], bool] = request.environ.get("waitress.client_disconnected", lambda: False)
-    return is_gone
+    return Client(is_gone, request.environ)

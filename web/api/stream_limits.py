@@ -1,8 +1,7 @@
 """Bound the long calls of this process, each of which holds a thread.
 
-The first stream of a request is always allowed: running requests are bounded (PACELINE_MAX_ACTIVE_REQUESTS), and the
-server has a thread for each. Further streams are bounded here, or a few requests, followed again and again, would take
-every thread.
+The first stream of a request is always allowed: PACELINE_MAX_ACTIVE_REQUESTS bounds the running requests, and the
+server has a thread for each.
 """
 
 import threading

@@ -89,7 +89,6 @@ class Body(BaseModel):
     service_tier: Ignored = None
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
-        """Make `n` requests of each input. Raises InvalidBody, Unsupported."""
         for name, harmless in UNSUPPORTED.items():
             value = getattr(self, name, None)
             if value is not None and value not in harmless:
@@ -110,7 +109,7 @@ def _text(value: Any) -> Any:
         return value
     for part in value:
         if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-            raise ValueError("only parts of type text are supported")
+            raise ValueError("only content parts of type text are supported")
     return "".join(part["text"] for part in value)
 
 
@@ -145,7 +144,7 @@ class ChatBody(Body):
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
         if self.top_logprobs is not None and not self.logprobs:
-            raise Unsupported("top_logprobs", "needs logprobs")
+            raise Unsupported("top_logprobs", "requires logprobs to be true")
         if any(turn.tool_calls for turn in self.messages):
             raise Unsupported("messages", "tool calls are not supported here")
         wanted = (self.top_logprobs or 0) if self.logprobs else None
@@ -176,7 +175,7 @@ class CompletionBody(Body):
         """Make the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
         texts = len(self.prompt) * (self.n or 1)
         if not 1 <= texts <= MAX_CHOICES:
-            raise Unsupported("prompt", f"a call gives 1 to {MAX_CHOICES} texts, not {texts}")
+            raise Unsupported("prompt", f"a call must ask for 1 to {MAX_CHOICES} texts (prompts times n), not {texts}")
         rest = {"max_tokens": self.max_tokens or min(COMPLETION_TOKENS, most_tokens), "logprobs": self.logprobs}
         return list(self._each([{"prompt": prompt, "raw": True} for prompt in self.prompt], rest, self.names()))
 

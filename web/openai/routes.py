@@ -15,7 +15,7 @@ from app.errors import InvalidRequest, UnknownModel
 from app.messages import Record
 from app.request import GenerateRequest
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import Operation, body_of, client, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client, event_stream, json_answer
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
@@ -74,7 +74,7 @@ def _answer(
         head=_head(deployment, writer, records[0]),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
-    watched = disconnects.watched(call.ids, client_left())
+    watched = disconnects.watched(call.ids, client().is_gone)
     if body.stream:
         response = event_stream(frames(deployment, call, stopping, watched, client()))
         response.call_on_close(stream_limits.take(records[0].id, tenant()))  # one thread, however many texts

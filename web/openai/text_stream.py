@@ -21,17 +21,14 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The new part of a text and the tokens that begin in it.
-
-    A token without text, or one that a stop string cut off, belongs to no part.
-    """
+    """The new part of a text and the tokens that begin in it."""
 
     text: str
     spoken: list[Spoken]
 
 
 class GrowingText:
-    """Cut a text into parts, which together are the text, however its tokens are cut into events."""
+    """Cut a text into parts, which together are the text."""
 
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)

@@ -31,7 +31,6 @@ def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
 
 
 def _missing(deployment: Deployment) -> tuple[list[str], dict[str, int]]:
-    """Return the needed kinds of processes that are absent, and the count of each kind."""
     try:
         nodes = Counter(node.kind for node in deployment.nodes.live())
     except StoreUnavailable as error:

@@ -65,17 +65,13 @@ def _counted(state: DeploymentState) -> Iterator[Family]:
         own = found.get(metric.name, {})
         fitting = {labels: sums for labels, sums in sorted(own.items()) if _fits(metric, labels, sums)}
         for labels in [(value,) for value in metric.values] if metric.labels else [()]:
-            fitting.setdefault(labels, [0.0] * _size(metric))
+            fitting.setdefault(labels, [0.0] * metric.size)
         yield _histogram(metric, fitting) if metric.buckets else _counter(metric, fitting)
 
 
 def _fits(metric: Metric, labels: tuple[str, ...], sums: list[float]) -> bool:
     """Return False for sums of another shape: another version may have counted them."""
-    return len(labels) == len(metric.labels) and len(sums) == _size(metric)
-
-
-def _size(metric: Metric) -> int:
-    return len(metric.buckets) + 2 if metric.buckets else 1
+    return len(labels) == len(metric.labels) and len(sums) == metric.size
 
 
 def _counter(metric: Metric, found: dict[tuple[str, ...], list[float]]) -> Family:

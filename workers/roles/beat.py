@@ -28,8 +28,8 @@ def _ticking(heartbeat: Heartbeat) -> type[Scheduler]:
 
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
-            heartbeat.begin_work()  # anew with each tick, so that without ticks progress stands still
-            heartbeat.mark_idle()  # it mostly sleeps, which is no load
+            heartbeat.begin_work()  # with each tick; without ticks there is no progress
+            heartbeat.mark_idle()  # it mostly sleeps
             return super().tick(*args, **kwargs)
 
     return Ticking

@@ -1,7 +1,6 @@
 """Run verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
 
-Segments and mailboxes are those of two processes: the verifier's in the main thread, the drafters' in a thread of
-their own. That saves the memory and the start of one process.
+The drafters have a thread of their own. That saves the memory and the start of one process.
 """
 
 import logging
@@ -34,7 +33,7 @@ from workers.roles import draft, verify
 from workers.service import RoleService
 
 log = logging.getLogger(__name__)
-SWITCH_S = 0.0005  # Python's threads take turns this often, or one side's step would wait for the other's bookkeeping
+SWITCH_S = 0.0005  # Python's threads switch this often: a side's step must not wait for the other's bookkeeping
 SHORT_S = 0.1  # serving that ended sooner was refused, and is not tried again at once
 PROBE_ROWS = 8
 PROBE_TOKENS = 32
@@ -43,15 +42,13 @@ PROBE_TOKENS = 32
 def serve(deployment: Deployment, node: str) -> RoleService:
     """Load both sides, measure how much they slow each other down, and serve the verifier's mailbox.
 
-    With `partition=auto` several divisions of the cores are prepared and measured, of which the verifier uses one at
-    a time. Raises InstanceError if no controller chooses between them.
+    With `partition=auto` several divisions of the cores are prepared and measured. Raises InstanceError if no
+    controller chooses between them.
     """
     sys.setswitchinterval(SWITCH_S)
     is_auto = deployment.settings.partition == "auto"
     if is_auto and plan_of(deployment.settings).overlap != "joint":
-        raise InstanceError(
-            "PACELINE_PARTITION=auto is for FASER's controller: PACELINE_PLAN=faser or its overlap, joint"
-        )
+        raise InstanceError("PACELINE_PARTITION=auto needs FASER's controller: set PACELINE_PLAN=faser")
     sides = sides_of(deployment.settings)
     deployment = Deployment(within(deployment.settings, sides), deployment.celery, deployment.tokenizer)
     drafters = DrafterThread(deployment, f"{node}-draft", sides)
@@ -125,7 +122,7 @@ class DrafterThread(threading.Thread):
     def forwards(self) -> list[Forward]:
         """Return the loaded drafters' models. Raises InstanceError for one on a GPU."""
         if not all(isinstance(guesser, ModelGuesser) for guesser in self._guessers.values()):
-            raise InstanceError("PACELINE_PARTITION=auto divides cores, and drafters are on a GPU")
+            raise InstanceError("PACELINE_PARTITION=auto divides CPU cores, but the drafters are on a GPU")
         return [guesser.model for guesser in self._guessers.values() if isinstance(guesser, ModelGuesser)]
 
     def follow(self, splits: PreparedSplits) -> None:

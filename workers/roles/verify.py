@@ -86,7 +86,7 @@ def _leave() -> None:
     Another verifier takes over; `workers.recovery` finds a request that crashes one after the other.
     """
     if worker_state.should_stop is None:
-        log.critical("no memory for a step of one sequence; leaving")
+        log.critical("out of memory in a step of one sequence; ending this process")
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -130,8 +130,8 @@ class VerifierLoop(HeartbeatTask):
             try:
                 self._verifier.adopt([request_id])
             except (ValidationError, MessageError):  # another version wrote it; it must not stop the others
-                log.exception("it cannot be read", extra=of(request_id))
-                self._deployment.requests.end(request_id, FinishReason.ERROR, "what is stored of it cannot be read")
+                log.exception("the stored request cannot be read", extra=of(request_id))
+                self._deployment.requests.end(request_id, FinishReason.ERROR, "the stored request cannot be read")
 
     def _reconcile(self) -> None:
         """Adopt and release sequences as the store says, whatever mail was lost."""

@@ -19,7 +19,7 @@ from workers.tasks.progress import TaskProgress
 from workers.tasks.settle import saved_context
 from workers.tasks.waiting_tasks import WaitingTasks
 
-RESULT = {"text", "token_ids"}  # no request has these
+RESULT = {"text", "token_ids"}  # fields of a result that no request has
 WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
@@ -28,7 +28,6 @@ def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, pr
 
     @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))
     def generate(self: Task, *args: Any, **kwargs: Any) -> None:
-        """Generate text; the arguments are a request's fields."""
         request = request_of(args, kwargs)
         priority = priorities.get(str((self.request.delivery_info or {}).get("routing_key")), NORMAL)
         try:
@@ -38,7 +37,7 @@ def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, pr
         except InvalidRequest as error:
             raise ValueError(str(error)) from None
         except StoreUnavailable as error:
-            raise Reject(error, requeue=True) from error  # or, without Redis, again when it is back
+            raise Reject(error, requeue=True) from error  # delivered again, without Redis when it is back
         raise Ignore()
 
 
@@ -48,7 +47,7 @@ def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest
     Raises ValueError: a plain exception travels through every result backend.
     """
     if len(args) > 1:
-        raise ValueError("give keyword arguments; at most the prompt may come by position")
+        raise ValueError("paceline.generate takes keyword arguments; only the prompt may be positional")
     if args:
         kwargs = {**_fields(args[0]), **kwargs}
     try:
@@ -64,7 +63,7 @@ def _fields(given: Any) -> dict[str, Any]:
     if isinstance(given, list):
         prompts = [_fields(one).get("prompt") for one in given]
         if not all(isinstance(prompt, str) for prompt in prompts):
-            raise ValueError("a chord's parts must give prompts, or results")
+            raise ValueError("each part of a chord must return a prompt or a result")
         return {"prompt": "\n\n".join(map(str, prompts))}
     if isinstance(given, dict):
         return {"prompt": given["text"]} if given.keys() >= RESULT else given

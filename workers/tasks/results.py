@@ -1,8 +1,7 @@
 """Store a task's result, send its callbacks and its event, as if its body had returned the result.
 
-`Ignore()` ended the task without a result, so Celery dropped its callbacks and sent no event but its start. They were
-kept with the request and are sent here as Celery's tracer and worker would: links and the rest of a chain by hand,
-chords and error callbacks by the backend's `mark_as_*`, events by the worker's dispatcher.
+`Ignore()` ended the task without a result, so Celery dropped its callbacks. They were kept with the request and are
+sent here as Celery's tracer and worker would.
 """
 
 import logging
@@ -47,7 +46,7 @@ class TaskResults:
 
     def revoked(self, context: Context, reason: str) -> None:
         """Store that the task was revoked, or too late (`expired`)."""
-        # As for any revoked task there are no error callbacks; those after it in a chain wait in vain.
+        # As for any revoked task there are no error callbacks; the rest of a chain is never called.
         self._celery.backend.mark_as_revoked(context.id, reason, request=context)
         is_expired = reason == EXPIRED
         self._send("task-revoked", context, terminated=not is_expired, signum=None, expired=is_expired)
@@ -62,5 +61,5 @@ class TaskResults:
             return
         try:
             dispatcher.send(kind, uuid=context.id, name=GENERATE, **fields)
-        except Exception as error:  # the result is stored: no event is worth doing it again
+        except Exception as error:  # the result is stored; a lost event does not repeat it
             log.warning("no %s event: %s", kind, error, extra=of(context.id))

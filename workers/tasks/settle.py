@@ -45,7 +45,6 @@ class ResultSettler(HeartbeatTask):
         self._caught_up_s = time.monotonic()
 
     def beat(self) -> None:
-        """Cancel the requests of revoked tasks, then settle those whose message was lost."""
         self.end_revoked()
         self.catch_up()
 
@@ -57,7 +56,7 @@ class ResultSettler(HeartbeatTask):
         try:
             self._settle(request_id)
         except Exception:  # callbacks are other services' signatures: they may raise anything
-            log.exception("its result is not stored yet", extra=of(request_id))
+            log.exception("the task's result is not stored yet", extra=of(request_id))
 
     def catch_up(self) -> None:
         now = time.monotonic()
@@ -96,7 +95,7 @@ class ResultSettler(HeartbeatTask):
             self._results.revoked(context, REVOKED)
         else:
             answer = result(end, self._deployment.tokenizer, ended_s)
-            summary = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
+            summary = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: a monitor must not show answers
             runtime_s = max(0.0, ended_s - end.record.created_s)
             self._results.succeeded(context, answer.model_dump(mode="json"), summary, runtime_s)
         store.settled(request_id)

@@ -21,7 +21,7 @@ from workers.celery_app import STEER
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
-WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; others' busy times are no load
+WORKERS = ("verify", "draft", FUSE, "control")  # kinds whose busy time is load
 
 
 class Tick(Message):
@@ -84,8 +84,8 @@ def _age_s(item: str) -> float:
 def _verifier(node: Node) -> VerifierLoad:
     try:
         return VerifierLoad.model_validate(node.info.get("load", {}))
-    except ValidationError as error:  # another version's
-        log.warning("what %s says of its load cannot be read: %s", node.name, error.errors()[0]["msg"])
+    except ValidationError as error:  # sent by another version
+        log.warning("the load that %s reports cannot be read: %s", node.name, error.errors()[0]["msg"])
         return VerifierLoad(sequences=int(node.info.get("sequences", 0)))
 
 

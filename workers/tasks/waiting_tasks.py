@@ -1,8 +1,7 @@
 """Admit waiting requests of Celery tasks when there is room: by priority, then first in, first out.
 
-They wait in Redis, not in Celery, whose Redis transport takes a task off the queue and stores it as unacknowledged in
-two steps: a worker killed between them loses the task. A task postponed by `retry` has that risk each second; here it
-has it once.
+They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in two
+steps, and a worker killed between them loses the task. A task postponed by `retry` has that risk each second.
 """
 
 import json
@@ -35,7 +34,7 @@ class WaitingTasks(HeartbeatTask):
         self._room: WaitingRoom = deployment.waiting
         self._nodes: Nodes = deployment.nodes
         self._patience_s = patience_s
-        self._revoked: set[str] = set()  # of the revoked, those looked for in the whole room
+        self._revoked: set[str] = set()  # revoked tasks that were looked for in the whole room
 
     def admit(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> bool:
         """Admit a task's request if there is room and no other goes before it.
@@ -94,8 +93,7 @@ class WaitingTasks(HeartbeatTask):
         return True
 
     def _is_admitted(self, waiting: dict[str, Any], has_room: bool) -> bool:
-        """Admit it, or fail it after its time; False if it must wait on."""
-        full = "those of higher priority wait, too"
+        full = "requests of higher priority are waiting"
         try:
             request = GenerateRequest.model_validate(waiting["request"])
             try:
@@ -108,7 +106,10 @@ class WaitingTasks(HeartbeatTask):
                 return False
             # Settled like any other end: else its failure might be published, and another process admit it.
             self._deployment.reject(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
-        except (InvalidRequest, ValueError) as error:  # another version, or one with other settings, put it there
+        except (
+            InvalidRequest,
+            ValueError,
+        ) as error:  # put there by another version or with other settings
             self._results.failed(_context(waiting), str(error))
         return True
 

@@ -56,7 +56,6 @@ def _rank(request_id: str) -> int:
 
 
 def _facts(progress: RequestProgress) -> dict[str, str]:
-    """List the known facts of a request as Redis holds them; the store merges the facts of two processes."""
     facts = {
         "created_s": f"{progress.created_s:.5f}",
         "tokens": str(progress.tokens),
