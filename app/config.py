@@ -60,7 +60,6 @@ Routing = Literal["learned", "cosine", "all", "first"]
 Fusion = Literal["tree", "token"]
 Batching = Literal["pace", "cosine"]
 Pruning = Literal["auto", "on", "off"]
-PrunerRule = Literal["fitted", "faser", "faser-whole", "fitted-async", "faser-async", "faser-whole-async"]
 Placement = Literal["apart", "together", "nodes"]
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
@@ -140,19 +139,15 @@ class Settings(BaseModel):
     pruning: Pruning | None = Field(
         None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
     )
-    pruner_rule: PrunerRule | None = Field(
-        None,
-        description="by the fitted chance that the target says it; or FASER's rank test, over frequent tokens (faser) "
-        "or the whole vocabulary; -async: beside the pass, which acts on it some layers later",
-    )
-    calibration: bool | None = Field(None, description="drafters' confidences are corrected by what came of them")
     model_free: bool | None = Field(
         None, description="drafters without a model look tokens up: lookup, suffix, phrases"
     )
     drafters_per_sequence: int | None = Field(
         None, ge=1, description="model drafters of a round, at most, on other cores"
     )
-    pruner: str = Field("smol-pruning", description="the predictor: fit-pruning's folder, in drafters/, or none")
+    pruner: str = Field(
+        "smol-pruning", description="the rank test of early exit: fit-pruning's folder, in drafters/, or none"
+    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(
         None, description="name of the cores that a worker takes: same name, same cores; absent: the host's name"

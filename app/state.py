@@ -338,9 +338,8 @@ class BatchEntry(msgspec.Struct, gc=False):
     at every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are
     reserved.
 
-    The forward may drop nodes whose survival, as it computes it on its way, is below the part of
-    `floor` that is still to come, and those below them: they count as not right. They are listed in
-    `pruned`, each with that survival. `floor`: the tokens that a row's whole pass costs.
+    With `may_exit` the forward may drop nodes on its way, and those below them: they count as not
+    right, and are listed in `pruned`.
     """
 
     sequence: CachedSequence
@@ -351,8 +350,8 @@ class BatchEntry(msgspec.Struct, gc=False):
     eos_ids: tuple[int, ...] = ()  # the verdict ends at any of these
     mask: Mask | None = None  # of the request's grammar
     forks: list["Fork"] = []
-    floor: float = 0.0
-    pruned: dict[int, float] = {}
+    may_exit: bool = False
+    pruned: set[int] = set()
 
     @property
     def silent(self) -> int:

@@ -20,7 +20,6 @@ MODULES = {
     ),
     "overload": ("bench.clients.overload", "ten times more requests than can be served"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
-    "pruning": ("bench.early_exit", "rows dropped in the middle of a pass: what a step saves, and the whole"),
     "scale": ("bench.scale.run", "what a round costs the host, around a target that only takes time"),
     "soak": ("bench.clients.soak", "an hour of steady load: does anything grow?"),
     "start": ("bench.clients.start", "what a load's first seconds lose on a deployment that has just started or idled"),
@@ -34,7 +33,7 @@ MODULES = {
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an
 # earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
-HAVE_ARMS = {"load", "pruning", "start"}
+HAVE_ARMS = {"load", "start"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,15 +1,9 @@
 """Compile every Triton kernel for a GPU that is not there, and read what it needs.
 
-A case calls a kernel's own launcher on meta tensors. Triton's launch is replaced for that time: it
-compiles, with the specialisation a real launch would get, and runs nothing. Pointers count as
-aligned to 16 bytes, as torch's are. `python -m kernels.compile` prints one JSON line for each
-kernel a case launches. It needs a process of its own, in which TRITON_INTERPRET is not set: Triton
-reads that once, and the driver stays replaced.
-
-Another release of Triton than the pinned one is tried, with all checks of what it compiles, by
-
-    pip install --no-deps --target build/triton triton==3.6.0
-    PYTHONPATH=build/triton python -m pytest tests/kernels/test_compiled.py
+A case calls a kernel's own launcher on meta tensors. Triton's launch is replaced meanwhile: it compiles, with the
+specialisation of a real launch, and runs nothing; pointers count as aligned to 16 bytes, as torch's are. `python -m
+kernels.compile` prints one JSON line for each kernel. It needs a process of its own in which TRITON_INTERPRET is not
+set. Another release of Triton is tried by `PYTHONPATH`, with tests/kernels/test_compiled.py.
 """
 
 import contextlib
@@ -57,7 +51,6 @@ class CompileCase:
     other_dtype: bool = False  # the same as another case, but for the dtype: compiled for `OTHER_DTYPES_ON` alone
 
     def is_for(self, capability: int) -> bool:
-        """Tell whether it is compiled for sm_<capability>."""
         return not self.other_dtype or capability in OTHER_DTYPES_ON
 
 
@@ -82,7 +75,7 @@ class Compiled:
 
 
 class NoGPU:
-    """A stand-in for Triton's driver, as far as a compilation asks it."""
+    """A stand-in for Triton's driver, as far as a compilation calls it."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -101,8 +94,7 @@ class NoGPU:
 
 
 def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
-    """Compile the kernels that `case` launches for sm_<capability>. Raises RuntimeError if it
-    launches none."""
+    """Compile the kernels that `case` launches for sm_<capability>. Raises RuntimeError if it launches none."""
     with _launches_compile(capability) as seen:
         case.launch()
     if not seen:
@@ -112,8 +104,7 @@ def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
 
 @contextlib.contextmanager
 def _launches_compile(capability: int) -> Iterator[list[Any]]:
-    """Make `kernel[grid](...)` compile only for as long as the context lasts; yield the list of
-    what was compiled."""
+    """Make `kernel[grid](...)` compile only, for as long as the context lasts; yield the list of what was compiled."""
     seen: list[Any] = []
     launch = JITFunction.run
 

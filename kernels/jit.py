@@ -1,8 +1,7 @@
 """Compile the CPU's kernels with numba, without the interpreter's lock, once a machine.
 
-Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the
-sources: numba itself looks only at the file of the outermost function, and would go on with stale
-code after a change to what that calls.
+Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the sources: numba
+itself looks only at the file of the outermost function.
 """
 
 import fcntl
@@ -29,12 +28,10 @@ GIVEN: str | None = vars(numba.config)["CACHE_DIR"]  # as the environment has it
 
 
 def kernel(function: F) -> F:
-    """Compile a function for calls from other kernels."""
     return cast(F, numba.njit(nogil=True)(function))
 
 
 def entry(function: F) -> F:
-    """Compile a function for calls from Python, and keep the compiled code."""
     folder = _cache()
     vars(numba.config)["CACHE_DIR"] = str(folder)
     compiled = numba.njit(nogil=True, cache=True)(function)
@@ -45,7 +42,7 @@ def entry(function: F) -> F:
 
 
 class Native:
-    """A kernel that compiled code calls by its address; compiled, and kept, when that is first asked for."""
+    """A kernel that compiled code calls by its address; compiled, and kept, when the address is first read."""
 
     def __init__(self, function: Callable[..., None], name: str, arguments: int) -> None:
         """Take a function of so many integers, and a name that no other kernel has."""
@@ -55,7 +52,6 @@ class Native:
 
     @cached_property
     def address(self) -> int:
-        """Return the address of the machine code, which lives as long as this object."""
         folder = _cache()
         vars(numba.config)["CACHE_DIR"] = str(folder)
         compiled = CFunc(self._function, sigutils.normalize_signature(self._signature), {}, {"nogil": True})
@@ -71,8 +67,10 @@ class Native:
 
 
 class _NamedCache(FunctionCache):
-    """numba's cache, by a function's name alone: its own key hashes what a closure holds, which no two
-    processes write alike. The folder's digest stands for the code."""
+    """numba's cache, by a function's name alone:
+
+    its own key hashes what a closure holds, which no two processes write alike.
+    """
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return sig, codegen.magic_tuple(), self._py_func.__qualname__
@@ -81,8 +79,8 @@ class _NamedCache(FunctionCache):
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
     """Return `save` behind a lock that all processes share.
 
-    numba reads its index, numbers a new file and writes the index again: two processes that did so
-    together would give two functions one file.
+    numba reads its index, numbers a new file and writes the index again: two processes together would give two
+    functions one file.
     """
 
     def locked(*args: Any) -> None:
@@ -94,11 +92,7 @@ def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
 
 
 def compiled_once(lock: Path, compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `compile_`, which loads what is kept or compiles and keeps it, for one process at a time.
-
-    A verifier and a drafter start together, and would spend twenty seconds each on the same code: the second
-    one waits, and loads it.
-    """
+    """Return `compile_`, which loads what is kept or compiles and keeps it, for one process at a time."""
 
     def locked(*args: Any) -> Any:
         with global_compiler_lock, _held(lock):  # in the order in which a kernel's compilation asks for another's

@@ -1,10 +1,8 @@
-"""Find out on which multiprocessors of a GPU the current stream's kernels run, from the hardware,
-not the driver.
+"""Find out on which multiprocessors of a GPU the current stream's kernels run, from the hardware.
 
     out[p] = the number of the multiprocessor that program p runs on
 
-There are several programs for each multiprocessor, and every program stays for a while, so that
-they spread over all that the stream may use.
+There are several programs for each multiprocessor, and each stays for a while, so that they spread over all.
 """
 
 from collections.abc import Iterator
@@ -24,8 +22,7 @@ STAY_NS = 200_000
 
 
 def multiprocessors_reference(total: int, device: torch.device) -> torch.Tensor:  # (PROGRAMS * total,) int32
-    """Return zeros, (PROGRAMS * total,) int32: the specification for a device of one processor, a
-    CPU."""
+    """Return zeros, (PROGRAMS * total,) int32: the specification for a device of one processor, a CPU."""
     return torch.zeros(PROGRAMS * total, dtype=torch.int32, device=device)
 
 
@@ -42,10 +39,7 @@ def _multiprocessors_kernel(
 
 
 def multiprocessors(total: int, device: torch.device) -> torch.Tensor:  # (PROGRAMS * total,) int32
-    """Launch the probe once on the current stream of a GPU of `total` multiprocessors.
-
-    Returns (PROGRAMS * total,) int32; takes PROGRAMS * STAY_NS at most.
-    """
+    """Launch the probe on the current stream of a GPU of `total` multiprocessors; (PROGRAMS * total,) int32."""
     if device.type == "cpu":
         return multiprocessors_reference(total, device)
     out = torch.empty(PROGRAMS * total, dtype=torch.int32, device=device)
@@ -54,5 +48,4 @@ def multiprocessors(total: int, device: torch.device) -> torch.Tensor:  # (PROGR
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield a probe of 132 multiprocessors, an H100's."""
     yield CompileCase("132 multiprocessors", lambda: multiprocessors(132, torch.device("meta")), reads_rows=False)

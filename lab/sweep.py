@@ -36,7 +36,6 @@ from lab.cooperate.variants import FULL, Variant, by_length, rules
 Arms = Mapping[str, PipelineArm]
 WARM_UP = 3  # requests
 ABLATIONS = [
-    Variant("without pruning", {"pruning": "off"}),
     Variant(f"{FULL} again"),  # how far chance goes
 ]
 

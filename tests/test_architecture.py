@@ -22,8 +22,9 @@ TOPS = ("kernels", "app", "workers", "web", "bench", "lab", "training")
 # A module imports its own room and rooms on lower floors, never another room on its own floor.
 FLOORS = (
     ("kernels.compile", "kernels.jit"),
+    ("kernels.sampling",),
     ("kernels.host",),
-    ("kernels.attention", "kernels.cpu", "kernels.layers", "kernels.sampling", "kernels.sm_probe"),
+    ("kernels.attention", "kernels.cpu", "kernels.layers", "kernels.sm_probe"),
     ("kernels",),
     ("app",),
     ("app.store", "app.placement"),

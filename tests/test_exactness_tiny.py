@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.early_exit.decisions import AsyncDecisions, Predictor, StepDecisions
-from app.engine.early_exit.predictors import RankPredictor
-from app.engine.early_exit.rows import Checkpoint, Decisions
+from app.engine.early_exit.rank_test import Lens, RankTest, RowCost
+from app.engine.early_exit.rows import Checkpoint, Predictor
 from app.messages import Record, TreeMessage
 from app.pipeline import LocalPipeline
 from app.policy import Policy
@@ -35,7 +33,7 @@ SERVED = fakes.served(num_hidden_layers=LAYERS).model
 INTEGERS = choose_forward(fakes.tiny(num_hidden_layers=LAYERS), "q8_0", activations="int8")  # exact against itself
 MODELS = [choose_forward(model) for model in DRAFTERS]  # the second is the target's twin
 EOS = 17
-PRUNERS = ("none", "all", "random", "unknown", "rank", "random beside", "rank beside")
+PRUNERS = ("none", "all", "random", "rank")
 NAMES = sorted(characters(Book()))
 often = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -82,42 +80,35 @@ def batches(draw, sampling: st.SearchStrategy[Sampling]) -> list[Record]:
 
 
 class Pruner:
-    """A predictor that finds all nodes wrong, or random ones, or gives NaN."""
+    """A predictor that rejects all nodes, or random ones."""
 
-    layers: tuple[int, ...] = (1, 2)
+    checkpoints = (Checkpoint(1, 0.8), Checkpoint(2, 0.5))
 
     def __init__(self, name: str) -> None:
         self._name, self._lot = name, np.random.default_rng(0)
 
-    def chances(self, layer, states, tokens, priors):
-        if self._name == "random":
-            return self._lot.choice([0.0, 0.4, 0.7, 1.0], len(tokens))
-        return np.full(len(tokens), 0.0 if self._name == "all" else np.nan)
+    def rejects(self, layer, states, tokens):
+        return np.ones(len(tokens), bool) if self._name == "all" else self._lot.random(len(tokens)) < 0.3
 
 
-def decisions(name: str, forward: Forward) -> Decisions:
-    """Make one of PRUNERS: FASER's rank test over the whole vocabulary is real, and so is the thread beside a pass."""
-    assert isinstance(forward, FusedForward)
-    kind, _, beside = name.partition(" ")
-    ranks = {1: VOCAB // 2, 2: VOCAB // 4}
-    predictor: Predictor = Pruner(kind)
-    if kind == "rank":
-        predictor = RankPredictor(forward.head_count(1 if beside else None), ranks)
-    if beside:
-        return AsyncDecisions(predictor, (Checkpoint(1, 2, 1.0),), 1.0)
-    return StepDecisions(predictor, tuple(Checkpoint(layer, layer, 1.0) for layer in predictor.layers))
+def predictor(name: str) -> Predictor:
+    """Make one of PRUNERS."""
+    if name != "rank":
+        return Pruner(name)
+    norm, head = PLAIN.model.norm.weight.detach().numpy(), PLAIN.lm_head.weight.detach()
+    return RankTest(Lens(norm, head, np.arange(VOCAB)), {1: VOCAB // 2, 2: VOCAB // 4}, RowCost(LAYERS, 1000, 1000))
 
 
 def pruning(target: ModelRunner, name: str) -> ModelRunner:
-    """Return the runner with a floor for every tree: rows leave early at any cost."""
+    """Return the runner with early exit for every tree, at any cost."""
     launch = target.launch
 
-    def floored(works):
+    def exiting(works):
         for work in works:
-            work.floor = 0.5
+            work.may_exit = work.final
         return launch(works)
 
-    target.decisions, target.launch = decisions(name, target.model), floored
+    target.predictor, target.launch = predictor(name), exiting
     return target
 
 
@@ -290,7 +281,7 @@ def test_no_pruner_changes_the_text(name):
     run(local, book, records, [greedy(each.prompt_ids, 20) for each in records], [2, 1, 0])
     stats = [local.store.snapshot(each.id).stats for each in records]
     assert sum(one.drafted for one in stats) > 0
-    assert (sum(one.accepted for one in stats) > 0) == (name not in ("all", "unknown"))
+    assert (sum(one.accepted for one in stats) > 0) == (name != "all")
 
 
 def test_memory_for_one_is_enough_for_many():

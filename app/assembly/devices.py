@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from app.assembly.plans import plan_of
-from app.config import PrunerRule, Settings
+from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward, packed_once
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
-from app.engine.early_exit.predictors import load_decisions
-from app.engine.early_exit.rows import Decisions
+from app.engine.early_exit.rank_test import RankTest, load_rank_test
 from app.engine.kv.pages import bytes_per_page
 from app.engine.kv.sizing import (
     CPU_PART,
@@ -70,9 +69,9 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyR
 
 
 def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitController:
-    """Let rows leave the runner's passes early, if the settings say so and a predictor fits this target.
+    """Let rows leave the runner's passes early, if the settings say so and the rank test is of this target.
 
-    Raises ModelRefused for a predictor that cannot be read.
+    Raises ModelRefused for a rank test that cannot be read.
     """
     plan = plan_of(settings)
     if plan.pruning == "off" or settings.pruner == "none":
@@ -80,21 +79,17 @@ def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitCon
     if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward):
         log.info("this target's forward drops no rows on its way")
         return EarlyExitController()
-    decisions = _decisions(
-        runner.model, drafter_folder(settings.pruner), folder, plan.pruner_rule, settings.verify_threads
-    )
-    if decisions is None or not decisions.checkpoints:
+    test = _rank_test(drafter_folder(settings.pruner), folder)
+    if test is None:
         return EarlyExitController()
-    runner.decisions = decisions
-    return EarlyExitController(plan.pruning, decisions.checkpoints[0].rest, lambda: runner.exits)
+    runner.predictor = test
+    return EarlyExitController(plan.pruning, test.checkpoints[0].rest, lambda: runner.exits)
 
 
 @lru_cache(maxsize=2)
-def _decisions(model: FusedForward, folder: Path, target: Path, rule: PrunerRule, threads: int) -> Decisions | None:
-    """Load a predictor; it never changes, so all pipelines of a process share it."""
-    # A thread beside the pass takes its part of the time where no core is left for it.
-    slows = 0.0 if len(cores()) > threads else 1.0 / threads
-    return load_decisions(folder, target, rule, threads, slows, model.head_count)
+def _rank_test(folder: Path, target: Path) -> RankTest | None:
+    """Load a rank test; it never changes, so all pipelines of a process share it."""
+    return load_rank_test(folder, target)
 
 
 def sides_of(settings: Settings) -> Partition:

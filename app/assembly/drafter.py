@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
-from app.assembly.fuser import calibration
 from app.assembly.plans import plan_of
 from app.config import Activations, Settings
 from app.drafter.drafter import DrafterNode
@@ -39,7 +38,7 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
     """Build a drafter node; several models guess each token together if `fusion` is `token`."""
     is_shared = plan_of(settings).fusion == "token" and len(models) > 1
     kvs = (model.draft_kv for model in models)
-    token_fusion = TokenFusion(kvs, calibration(settings)) if is_shared else None
+    token_fusion = TokenFusion(kvs) if is_shared else None
     return DrafterNode(models, fetch, mailbox, token_fusion)
 
 
@@ -77,7 +76,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
             from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
 
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        # Where weights are rounded, activations are too: as many guesses are right (docs/drafters.md).
+        # Where weights are rounded, activations are too: as many guesses are right (docs/using.md).
         activations: Activations = "float32" if settings.draft_weights in ("stored", "float32") else "int8"
         guesser = load_guesser(
             folder, target, **memory, weights=settings.draft_weights, home=settings.home, activations=activations

@@ -17,7 +17,6 @@ from app.stages.draft.registry import BUILT_IN, MODEL_FREE, build
 from app.store.protocol import Requests
 
 if TYPE_CHECKING:
-    from app.calibration import Calibration
     from app.fuser.fuser import Fuser
     from app.stages.draft.phrases import Phrases
 
@@ -35,14 +34,7 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: 
     if plan_of(settings).model_free:
         folder = _phrases_folder(settings, tokenizer)
         drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size, settings.home)])]
-    return Fuser(drafters, tokenizer.vocab_size, fetcher(store), calibration(settings), own)
-
-
-def calibration(settings: Settings) -> "Calibration":
-    """Make a calibration of drafters, or one that takes their confidence as it is."""
-    from app.calibration import Calibration, RawConfidence  # numba, as above
-
-    return Calibration() if plan_of(settings).calibration else RawConfidence()
+    return Fuser(drafters, tokenizer.vocab_size, fetcher(store), own)
 
 
 def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from app.config import Batching, Fusion, Placement, PlanName, PrunerRule, Pruning, Routing, Settings
+from app.config import Batching, Fusion, Placement, PlanName, Pruning, Routing, Settings
 from app.scheduler.objective import Objective
 
 
@@ -22,9 +22,7 @@ class Plan:
     batching: Batching
     overlap: str
     pruning: Pruning = "off"
-    pruner_rule: PrunerRule = "fitted"
     model_free: bool = False  # whether model-free drafters draft
-    calibration: bool = False  # whether confidences are corrected by what came of them
     placement: Placement = "apart"  # what `up` starts
     drafters_per_sequence: int = 4  # model drafters of a round at most, where several can be asked
     objective: Objective = Objective()  # of CoSine's batches; no setting of its own
@@ -51,9 +49,7 @@ PLANS: Mapping[PlanName, Plan] = {
         lengths="marginal",
         batching="pace",
         overlap="auto",
-        pruning="auto",
         model_free=True,
-        calibration=True,
         states=True,
     ),
     # CoSine (arXiv:2503.10325): every token shared by nodes, routed by a matrix of scores, lengths by the verifier's
@@ -67,8 +63,8 @@ PLANS: Mapping[PlanName, Plan] = {
         overlap="auto",
         placement="nodes",
     ),
-    # FASER (arXiv:2604.20503): a length for each request, early exit by its rule, over the whole vocabulary, beside the
-    # pass and where that pays, and one controller of lengths, chunk and split.
+    # FASER (arXiv:2604.20503): a length for each request, early exit by its rank test where that pays, and one
+    # controller of lengths, chunk and split.
     "faser": Plan(
         routing="first",
         fusion="tree",
@@ -76,7 +72,6 @@ PLANS: Mapping[PlanName, Plan] = {
         batching="pace",
         overlap="joint",
         pruning="auto",
-        pruner_rule="faser-whole-async",
     ),
     # SpecInfer (arXiv:2305.09781): all drafters guess apart, and the union of their guesses is verified.
     "specinfer": Plan(routing="all", fusion="tree", lengths="tree:4", batching="pace", overlap="none"),

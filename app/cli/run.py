@@ -24,7 +24,7 @@ MODULES = {
     "lab": ("lab", "run an experiment, in a clone only; `lab --help` names them"),
     "chaos": ("bench.chaos.run", "break a deployment in every way while it serves, and look whether all was well"),
     "train": ("training.distill", "train a drafter; arguments go to training.distill"),
-    "fit-pruning": ("training.early_exit.run", "learn which draft tokens a target will reject"),
+    "fit-pruning": ("training.early_exit.run", "fit the rank test of early exit to a target"),
 }
 IN_CLONES = {"test", "lab"}  # their files are not installed
 # Two processes, each with whole files in the order of tests/conftest.py; a later flag beats an earlier one.

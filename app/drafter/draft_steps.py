@@ -6,7 +6,6 @@ Steps go in, one draft for each drafter comes out. Knows no caches and no models
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.calibration import Calibration
 from app.messages import Draft
 from app.state import Guess
 
@@ -27,11 +26,10 @@ def own_steps(name: str, guesses: Iterable[Guess]) -> list[DraftStep]:
     return [DraftStep(guess.token, guess.confidence, {name: guess}) for guess in guesses]
 
 
-def fused_step(guesses: Mapping[str, Guess], calibration: Calibration) -> DraftStep:
+def fused_step(guesses: Mapping[str, Guess]) -> DraftStep:
     """Make the step of the most confident of these drafters (CoSine, papers 1.3); a tie goes to the first."""
-    confidence = {name: calibration.value(name, guess.confidence) for name, guess in guesses.items()}
-    winner = max(confidence, key=confidence.__getitem__)
-    return DraftStep(guesses[winner].token, confidence[winner], dict(guesses))
+    best = max(guesses.values(), key=lambda guess: guess.confidence)
+    return DraftStep(best.token, best.confidence, dict(guesses))
 
 
 def drafts_of(request_id: str, base: int, steps: list[DraftStep]) -> list[Draft]:

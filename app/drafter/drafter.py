@@ -6,7 +6,6 @@ Knows neither mailboxes nor the fuser that the drafts go to.
 from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
-from app.drafter.chain import DraftChain
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, Replicas
 from app.drafter.shared_paths import SharedPaths
@@ -54,12 +53,12 @@ class DrafterNode:
             elif context and job.request_id not in skipped:
                 contexts.append((context, job.drafters))
         drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
-        asked = [self._token_fusion.paths.guessed] if self._token_fusion is not None and contexts else []
+        asked = [self._token_fusion.guessed] if self._token_fusion is not None and contexts else []
         for drafter in self._replicas.drafters:
             wanted = [context for context, names in contexts if drafter.name in names]
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
-                asked += [drafter.chain.paths.guessed] if isinstance(drafter, ModelDrafter) else []
+                asked += [drafter.chain.guessed] if isinstance(drafter, ModelDrafter) else []
         self._guessed = max(asked, default=0)
         return drafts
 
@@ -88,14 +87,14 @@ class DrafterNode:
 
     def info(self) -> dict[str, int]:
         """Return the counts of jobs that used, or discarded, tokens guessed ahead, and of shared guesses."""
-        paths = [chain.paths for chain in self._chains()]
+        groups = [*self._chains()]
         return {
-            "ahead_hits": sum(each.ahead_hits for each in paths),
-            "ahead_misses": sum(each.ahead_misses for each in paths),
+            "ahead_hits": sum(each.ahead_hits for each in groups),
+            "ahead_misses": sum(each.ahead_misses for each in groups),
             "shared_guesses": self._shared.guesses,
         }
 
-    def _chains(self) -> Iterator[TokenFusion | DraftChain]:
+    def _chains(self) -> Iterator[TokenFusion]:
         if self._token_fusion is not None:
             yield self._token_fusion
         for drafter in self._replicas.drafters:

@@ -7,14 +7,14 @@ a row.
 from collections.abc import Sequence as Listed
 from typing import Final
 
-from app.drafter.chain import DraftChain
 from app.drafter.draft_kv import DraftKV, Guesser
+from app.drafter.token_fusion import TokenFusion
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 
 
 class ModelDrafter:
-    """A model drafter: chains with second-best leaves. Its `draft_kv` may take part in a `TokenFusion`."""
+    """A model drafter: chains with second-best leaves. Its `draft_kv` may take part in a larger group."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class ModelDrafter:
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
         self.draft_kv: Final = DraftKV(name, guesser, max_context)
-        self.chain: Final = DraftChain(self.draft_kv)
+        self.chain: Final = TokenFusion([self.draft_kv])
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:
         """Return one draft for each context, none for one too long for the model or its cache."""
-        return self.chain.draft(contexts)
+        return self.chain.draft([(context, (self.name,)) for context in contexts])
 
     def update(self, context: Context) -> None:
         """Learn nothing: the weights are fixed."""
@@ -39,3 +39,4 @@ class ModelDrafter:
     def remove(self, request_id: str) -> None:
         """Release the sequence's cache."""
         self.chain.remove(request_id)
+        self.draft_kv.remove(request_id)

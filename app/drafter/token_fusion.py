@@ -1,19 +1,21 @@
-"""Fuse the drafters of one node token by token (CoSine, papers 1.3): they guess a path together.
+"""Draft with the drafters of one node, which share each token (CoSine, papers 1.3); a lone drafter is a group of one.
 
-At every step each drafter that the job names guesses one token, and all go on from the one with the
-highest calibrated confidence; the other drafters read that token instead of their own. Their own
-guesses stand beside the path as leaves, and so does every second-best guess that is likely enough to
-be worth a row. One draft for each drafter comes out, with its own guesses and, marked as borrowed,
-the others' guesses above them, so that the fuser knows which drafter proposed each node.
+At every step each drafter that the job names guesses one token, and all go on from the one with the highest
+confidence. The other guesses stand beside the path as leaves, and so does every second-best guess that is
+likely enough to be worth a row. A lone drafter guesses several tokens a call.
+
+The last path of every sequence is kept: while a verdict is pending it can be extended, as if all of it were
+right and its next guess the target's own token. The next path begins with the part that the next job
+confirms; the rest is rolled back like any wrong guess.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Listed
 from typing import Final
 
-from app.calibration import Calibration
-from app.drafter.draft_kv import DraftKV
-from app.drafter.draft_path import DraftPath, DraftPaths
+from app.drafter.draft_kv import MAX_SEQUENCES, DraftKV
+from app.drafter.draft_path import DraftPath
 from app.drafter.draft_steps import DraftStep, fused_step, own_steps
 from app.messages import Draft
 from app.stages.draft.protocol import Context
@@ -23,13 +25,17 @@ Ask = tuple[Context, Collection[str]]  # a sequence, and the drafters that its j
 
 
 class TokenFusion:
-    """Draft with several drafters that share each token. Keeps every sequence's path, as `DraftChain` does."""
+    """A group of drafters, and the last path of every sequence.
 
-    def __init__(self, drafters: Iterable[DraftKV], calibration: Calibration | None = None) -> None:
+    Over MAX_SEQUENCES the least recently started paths are dropped.
+    """
+
+    def __init__(self, drafters: Iterable[DraftKV]) -> None:
         self._drafters = tuple(drafters)
         self.names: Final = frozenset(drafter.name for drafter in self._drafters)
-        self.paths: Final = DraftPaths()
-        self._calibration = calibration or Calibration()
+        self._paths: OrderedDict[str, DraftPath] = OrderedDict()
+        self.ahead_hits = self.ahead_misses = 0  # jobs that used tokens guessed ahead, and that discarded them
+        self.guessed = 0  # tokens of the longest draft that the last call of `draft` guessed
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
         """Return a draft for every context and drafter with a guess.
@@ -37,25 +43,54 @@ class TokenFusion:
         A drafter whose model or cache a context is too long for has none.
         """
         paths = [self._start(context, names) for context, names in asks]
-        return self.paths.draft(paths, self._extend)
+        active = [path for path in paths if path.drafters and not path.is_done]
+        self.guessed = max((path.room for path in active), default=0)
+        for path in active:
+            path.align()
+        while active:
+            is_single = all(len(path.drafters) == 1 for path in active)
+            self._extend(active, min(path.room for path in active) if is_single else 1)
+            active = [path for path in active if path.drafters and not path.is_done]
+        return [draft for path in paths for draft in path.drafts()]
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
-        """Guess one token more for each of these sequences; return False if there was none to guess."""
-        return self.paths.run_ahead(request_ids, self._extend)
+        """Guess one token more for each of these sequences where the next round can use it.
+
+        Returns False if there was no token to guess.
+        """
+        paths = [self._paths[request_id] for request_id in request_ids if request_id in self._paths]
+        paths = [path for path in paths if path.can_run_ahead]
+        for path in paths:
+            path.open_ahead()
+            path.align()
+        self._extend(paths, 1, in_spare_time=True)
+        for path in paths:
+            path.is_ahead |= bool(path.drafters)
+        return any(path.drafters for path in paths)
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence. The drafters release its caches."""
-        self.paths.remove(request_id)
+        """Drop an ended sequence's path. The drafters release its caches."""
+        self._paths.pop(request_id, None)
 
     def _start(self, context: Context, names: Collection[str]) -> DraftPath:
-        """Update the calibration by the part of the last path that the context confirms, and begin the next."""
-        last = self.paths.last(context.request_id)
-        if last is not None:
-            self._calibration.update_from_drafts(last.drafts(), context.tokens[last.start :])
-        return self.paths.start(context, [drafter for drafter in self._drafters if drafter.name in names])
+        """Begin a path with the steps of the last one that lie beyond the context.
+
+        Drafters whose models it would be too long for take no part.
+        """
+        length = len(context.tokens) + context.max_draft_tokens
+        able = tuple(each for each in self._drafters if each.name in names and length <= each.max_context)
+        last = self._paths.pop(context.request_id, None)
+        steps = last.after(context.tokens) if last and last.names == {drafter.name for drafter in able} else []
+        if last and last.is_ahead:
+            self.ahead_hits += bool(steps)
+            self.ahead_misses += not steps
+        path = self._paths[context.request_id] = DraftPath(context, able, steps)
+        while len(self._paths) > MAX_SEQUENCES:
+            self._paths.popitem(last=False)
+        return path
 
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
-        """Extend paths by up to `depth` tokens, more than one only for single drafters."""
+        """Extend aligned paths by up to `depth` tokens, more than one only for single drafters."""
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
         least = min((path.least_survival for path in paths), default=0.0)
         for drafter in self._drafters:
@@ -63,12 +98,13 @@ class TokenFusion:
             for request_id, found in drafter.guess(request_ids, depth, least, in_spare_time=in_spare_time).items():
                 guesses[request_id][drafter] = found
         for path in paths:
-            path.take(self._steps(guesses[path.id]), tuple(guesses[path.id]))
+            path.take(_steps(guesses[path.id]), tuple(guesses[path.id]))
 
-    def _steps(self, guesses: dict[DraftKV, list[Guess]]) -> list[DraftStep]:
-        """Return one drafter's own steps, or the one step that several share."""
-        if len(guesses) == 1:
-            ((drafter, own),) = guesses.items()
-            return own_steps(drafter.name, own)
-        first = {drafter.name: found[0] for drafter, found in guesses.items()}
-        return [fused_step(first, self._calibration)] if first else []
+
+def _steps(guesses: dict[DraftKV, list[Guess]]) -> list[DraftStep]:
+    """Return one drafter's own steps, or the one step that several share."""
+    if len(guesses) == 1:
+        ((drafter, own),) = guesses.items()
+        return own_steps(drafter.name, own)
+    first = {drafter.name: found[0] for drafter, found in guesses.items()}
+    return [fused_step(first)] if first else []

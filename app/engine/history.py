@@ -1,7 +1,4 @@
-"""Read what stands before a row, without copying it: a sequence's tokens and a tree's, and how often each token did.
-
-Tokens go in, views and counts come out. Knows no tree, no model and no device.
-"""
+"""Read what stands before a row without copying it: a sequence's tokens and a tree's, and the count of each token."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +11,7 @@ from app.state import CachedSequence
 
 
 class TokenHistory(Listed[int]):
-    """A sequence's tokens and those after them. Nothing is copied until it is read: few requests need it."""
+    """A sequence's tokens and those after them; nothing is copied until it is read."""
 
     __slots__ = ("_added", "_known")
 
@@ -44,21 +41,19 @@ class TokenHistory(Listed[int]):
 
 @dataclass(slots=True)
 class _Counted:
-    """The first `length` of a sequence's tokens, counted."""
-
     sequence: CachedSequence  # kept, so that no other gets its id
     length: int = 0
     counts: Counter[int] = field(default_factory=Counter)
 
 
 class TokenCounts:
-    """How often each token stands in a sequence. Only tokens that came since the last asking are counted."""
+    """How often each token stands in a sequence; only tokens that came since the last call are counted."""
 
     def __init__(self) -> None:
         self._counted: dict[int, _Counted] = {}  # by the sequence's id()
 
     def of(self, sequence: CachedSequence) -> Mapping[int, int]:
-        """Return the count of each of the sequence's tokens; it changes when it is asked for again."""
+        """Return the count of each of the sequence's tokens; it changes at the next call."""
         found = self._counted.get(id(sequence))
         if found is None:
             found = self._counted[id(sequence)] = _Counted(sequence)
@@ -67,5 +62,4 @@ class TokenCounts:
         return found.counts
 
     def forget(self, sequence: CachedSequence) -> None:
-        """Drop what was counted of the sequence."""
         self._counted.pop(id(sequence), None)

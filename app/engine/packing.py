@@ -1,10 +1,8 @@
 """Pack batch entries into the flat lists of one forward: ids, positions, KV slots, attended spans.
 
-Every row attends to a chain. A sequence's tokens and its tree's main branch (always the first
-child) stand in its own pages, at the slots of their positions; each side branch is a fork: copies
-of the last pages, with the branch's own nodes in the slots of their positions. So "sees" is plain
-"stands at no later position", and a row's sums are added in the same order whether it is a tree
-node or the end of a plain sequence. Knows no weights and no torch.
+A sequence's tokens and its tree's main branch (always the first child) stand in its own pages, at the slots of their
+positions; each side branch is a fork: copies of the last pages, with the branch's nodes at their positions. So a row
+sees what stands at no later position, and its sums have one order in a tree and in a plain sequence.
 """
 
 from array import array
@@ -28,8 +26,6 @@ class PackedSpan:
 
 @dataclass(slots=True)
 class PackedBatch:
-    """The input of one forward of T rows, beside the weights. Slots are (row, page, offset)."""
-
     kv: KVCache
     ids: list[int] = field(default_factory=list)  # T
     positions: list[int] = field(default_factory=list)  # T
@@ -60,10 +56,7 @@ def forks(tree: Tree) -> list[Fork]:
 
 
 def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
-    """Lay the entries' rows out one after the other: of each its tokens, then its tree's nodes.
-
-    Their sequences and forks hold their pages already; the pages may be released before it runs.
-    """
+    """Lay the entries' rows out, of each its tokens, then its tree's nodes. Their pages are reserved already."""
     out = PackedBatch(kv)
     for work in works:
         base = len(out.ids) + len(work.tokens) - 1  # row of the root; node i's row is base + i
@@ -90,5 +83,4 @@ def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
 
 
 def _slots(span: PackedSpan, size: int) -> list[tuple[int, int, int]]:
-    """Return (row, page, offset) of each of a span's rows."""
     return [(row, span.pages[p // size], p % size) for p, row in enumerate(span.rows, start=span.position)]

@@ -1,8 +1,6 @@
-"""Estimate the step cost: seconds of a target step by its packed rows and their contexts.
+"""Estimate the seconds of a target step by its packed rows and their contexts.
 
-A measurement made at start goes in, and the seconds of steps as they run; expected seconds come
-out: the measurement times slowly corrected ratios, each split of the machine its own. Knows no
-clock. For one thread.
+The measurement at start is multiplied by slowly corrected ratios, each split of the machine its own. For one thread.
 """
 
 import json
@@ -21,11 +19,11 @@ TABLE_ROWS = 2048  # rows looked up; beyond them computed
 
 
 class Reading(NamedTuple):
-    """The seconds that attention takes to read a cached token.
+    """The seconds that attention takes to read a cached token: once a sequence (`token_s`), and for each row
+    (`row_token_s`).
 
-    Once for a sequence in the step (`token_s`), and again for each of its rows (`row_token_s`). A GPU
-    reads the contexts of a step side by side: they take what the longest takes alone, or where that
-    is more, `share` of `token_s` for each token of all. On a CPU, one after the other, `share` is 1.
+    A GPU reads contexts side by side: they take what the longest takes alone or, where that is more, `share` of
+    `token_s` for each token of all. On a CPU `share` is 1.
     """
 
     token_s: float = 0.0
@@ -33,11 +31,9 @@ class Reading(NamedTuple):
     share: float = 1.0
 
     def seconds(self, context: int, rows: int) -> float:
-        """Return the seconds for `rows` rows of one sequence that has `context` cached tokens, alone."""
         return context * (self.token_s + rows * self.row_token_s)
 
     def scaled(self, by: float) -> Self:
-        """Return the same where all of it takes `by` times as long."""
         return self._replace(token_s=self.token_s * by, row_token_s=self.row_token_s * by)
 
     def step_s(self, contexts: Iterable[tuple[int, float]]) -> float:
@@ -68,22 +64,20 @@ class _Pace:
 class StepCosts:
     """The seconds of one target step by packed rows, and those for reading their contexts.
 
-    By rows: lines between the measured points, never falling. Measure on both sides of a jump of
-    the hardware (one row to two, a CUDA-graph tier), and it stays a jump. Raises ValueError for
-    points or readings that are no measurement.
+    Between the measured points lies a line that never falls; a jump stays one where both of its sides are measured.
+    Raises ValueError for points or readings that are no measurement.
     """
 
     def __init__(
         self,
         points: Mapping[int, float],
         ratio: float = 1.0,
-        fork_s: float = 0.0,
         reading: Reading = NO_READING,
         reading_ratio: float = 1.0,
         row_ratio: float = 1.0,
         logits_s: float = 0.0,
     ) -> None:
-        """Hold seconds by rows with their logits; `logits_s`: what these take of a further row's seconds."""
+        """Take seconds by rows with their logits; `logits_s`: what these take of a further row's seconds."""
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading):
@@ -102,7 +96,6 @@ class StepCosts:
         self._split = 0
         self._paces = {0: self._pace}  # by split
         self._slowdowns: dict[int, float] = {}  # by split, before any step under it
-        self._fork_s = fork_s
         self._reading = reading
         self._logits_s = logits_s
 
@@ -117,12 +110,12 @@ class StepCosts:
 
     @property
     def row_ratio(self) -> float:
-        """Return the same of the seconds that further rows add, beside `ratio`."""
+        """Return the ratio for further rows, beside `ratio`."""
         return self._pace.row_ratio
 
     @property
     def reading_ratio(self) -> float:
-        """Return the same of reading contexts, beside `ratio`."""
+        """Return the ratio for reading contexts, beside `ratio`."""
         return self._pace.reading_ratio
 
     def expect(self, split: int, slowdown: float) -> None:
@@ -130,60 +123,48 @@ class StepCosts:
         self._slowdowns[split] = slowdown
 
     def use(self, split: int) -> None:
-        """Give the costs under this split of the machine, and learn them, from now on; at first it is 0."""
         self._split, self._pace = split, self._pace_of(split)
 
     @property
     def split(self) -> int:
-        """Return the split of the machine whose costs these are."""
         return self._split
 
     def at(self, split: int) -> Self:
-        """Return the costs under another split; what is learnt of it is one for both objects."""
+        """Return the costs under another split; both objects share what is learnt of it."""
         found = copy(self)
         found.use(split)
         return found
 
     @property
-    def fork_s(self) -> float:
-        """Return the seconds that a tree's side branch costs beside its rows."""
-        return self._fork_s * self.ratio
-
-    @property
     def reading(self) -> Reading:
-        """Return the cost of contexts at the present pace."""
         scale = self.ratio * self.reading_ratio
         return self._reading.scaled(scale)
 
     @property
     def logits_s(self) -> float:
-        """Return what a further row's logits take of its seconds, at the present pace."""
         return self._line()[1] * self._logits_s
 
     def seconds(self, rows: int, silent: int = 0) -> float:
-        """Return the seconds of a step of so many rows at the present pace, without their contexts.
-
-        Of them `silent` have no logits: the rows of a prompt but its last one.
+        """Return the seconds of a step without contexts; `silent` of its rows have no logits (a prompt's, but the
+        last).
         """
         base_s, scale = self._line()
         return base_s + scale * (self._silenced(rows, silent) if silent else self._looked_up(rows))
 
     def prompt_s(self, tokens: int) -> float:
-        """Return the seconds of a step that reads so many tokens of one prompt, without their context."""
+        """Return the seconds to read so many tokens of one prompt, without their context."""
         return self.seconds(tokens, tokens - 1)
 
     def span(self, rows: int, count: int) -> list[float]:
-        """Return `seconds` of rows, rows + 1, ... as a list of `count`, for a search."""
         if rows + count <= len(self._table):
             base_s, scale = self._line()
             return [base_s + scale * measured for measured in self._table[rows : rows + count]]
         return [self.seconds(n) for n in range(rows, rows + count)]
 
     def correct(self, rows: int, measured_s: float, reading_s: float = 0.0, silent: int = 0) -> None:
-        """Follow the machine: a step of so many rows, `silent` of them without logits, took `measured_s`.
+        """Learn from a step that took `measured_s`, of which `reading_s` was expected for contexts.
 
-        `reading_s` of that was expected for reading contexts. The difference is attributed to rows
-        and reading by their expected parts; one outlier moves little.
+        The difference is attributed to rows and reading by their expected parts; one outlier moves little.
         """
         if not 0.0 < measured_s < float("inf"):
             return
@@ -197,12 +178,10 @@ class StepCosts:
         self._pace.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
 
     def dumps(self) -> str:
-        """Return the measurement and the present ratios as JSON."""
         return json.dumps(
             {
                 "points": self._points,
                 "ratio": self.ratio,
-                "fork_s": self._fork_s,
                 "reading": self._reading,
                 "reading_ratio": self.reading_ratio,
                 "row_ratio": self.row_ratio,
@@ -212,16 +191,11 @@ class StepCosts:
 
     @classmethod
     def loads(cls, text: str, slowdown: float = 1.0) -> Self:
-        """Read what `dumps` wrote; where contexts or logits were not measured they cost nothing, and where the
-        share of contexts was not, they are read one after the other.
-
-        `slowdown` multiplies all of it.
-        """
+        """Read what `dumps` wrote; `slowdown` multiplies all of it."""
         data = json.loads(text)
         return cls(
             {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},
             float(data["ratio"]),
-            float(data.get("fork_s", 0.0)) * slowdown,
             Reading(*map(float, data.get("reading", NO_READING))).scaled(slowdown),
             float(data.get("reading_ratio", 1.0)),
             float(data.get("row_ratio", 1.0)),
@@ -231,11 +205,7 @@ class StepCosts:
     def _fit(self, measured_s: float, expected_s: float, seen: float) -> None:
         """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
 
-        `measured_s`: what the measurement says of its rows.
-
-        Least squares of the relative error over the last steps, with forgetting. A busy machine
-        slows steps of all sizes alike, so where those steps do not tell, both ratios change
-        together.
+        Least squares of the relative error, with forgetting; where steps do not tell them apart, both change together.
         """
         pace = self._pace
         if pace.seen is None:
@@ -254,7 +224,7 @@ class StepCosts:
         pace.row_ratio = _bounded(slope / pace.ratio)
 
     def _pace_of(self, split: int) -> _Pace:
-        """Return the pace under a split; until a step under it was seen it follows that under split 0."""
+        """Return the pace under a split; until one of its steps was seen it follows that under split 0."""
         pace, first = self._paces.setdefault(split, _Pace()), self._paces[0]
         if pace is not first and pace.seen is None:
             pace.ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
@@ -262,13 +232,11 @@ class StepCosts:
         return pace
 
     def _line(self) -> tuple[float, float]:
-        """Return the summand and the factor that turn measured seconds into those at the present pace."""
         pace = self._pace
         scale = pace.ratio * pace.row_ratio
         return self._row_s * (pace.ratio - scale), scale
 
     def _silenced(self, rows: int, silent: int) -> float:
-        """Return the measured seconds of rows, `silent` of them without logits; no less than a row's."""
         return max(self._row_s, self._looked_up(rows) - silent * self._logits_s)
 
     def _looked_up(self, rows: int) -> float:

@@ -1,7 +1,4 @@
-"""Define the protocol of a target: the calls of a verifier to a model runner, on any device.
-
-Batch entries go in, one `TargetRows` an entry comes out. Knows no device and no torch.
-"""
+"""Define the protocol of a target, as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
 
 import time
 from collections.abc import Callable
@@ -20,44 +17,36 @@ class TargetRows(Protocol):
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Choose the token after `node`, for `position`, given every token before it (design D1).
+        """Choose the token after `node`, for `position` (design D1).
 
-        `mask`: (V,) bool, the tokens allowed there; None: all.
+        `mask`: (V,) bool, the tokens allowed; None: all.
         """
         ...
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return the log-probability of `token` after `node`, and those of the `top` likeliest.
-
-        `mask`: (V,) bool, the tokens allowed there; None: all.
-        """
+        """Return the log-probabilities of `token` and of the `top` likeliest after `node`."""
         ...
 
     def state(self, node: int) -> bytes | None:
-        """Return the last normed hidden state after `node`; None where not kept.
-
-        Its bytes are (d,) float16, little endian.
-        """
+        """Return the last normed hidden state after `node`, (d,) float16, little endian; None where not kept."""
         ...
 
 
 class LaunchedStep(Protocol):
-    """A step that has been laid out, and runs or will run."""
-
     @property
     def runs_beside(self) -> bool:
-        """Tell whether the step runs beside the caller, before it is collected."""
+        """Tell whether the step runs beside the caller before it is collected."""
         ...
 
     @property
     def took_s(self) -> float:
-        """Return the seconds that the target worked on it; 0 before it is collected."""
+        """Return the seconds of the target's work; 0 before the step is collected."""
         ...
 
     def collect(self) -> Listed[TargetRows | None]:
-        """Wait for the step; return rows for each entry, None for one that is a chunk of a prompt. Call it once.
+        """Wait for the step, once; return each entry's rows, None for a chunk of a prompt.
 
         Raises what the step failed with; then `Target.invalidate` its entries.
         """
@@ -65,26 +54,20 @@ class LaunchedStep(Protocol):
 
 
 class StepOnCollect:
-    """A step that runs on the caller's thread when it is collected. Implements `LaunchedStep`.
-
-    For targets on the cores that the caller needs, too: nothing is gained by running beside it.
-    """
+    """A step that runs on the caller's thread when it is collected: its target needs the caller's cores."""
 
     def __init__(
         self, run: Callable[[], Listed[TargetRows | None]], perf_counter: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Run the step by `run`, timed by `perf_counter`, in seconds."""
         self._run, self._perf_counter = run, perf_counter
         self._took_s = 0.0
         self.runs_beside: Final = False
 
     @property
     def took_s(self) -> float:
-        """Return the seconds that the step took; 0 before it is collected."""
         return self._took_s
 
     def collect(self) -> Listed[TargetRows | None]:
-        """Run the step and return its rows."""
         began_s = self._perf_counter()
         rows = self._run()
         self._took_s = self._perf_counter() - began_s
@@ -92,11 +75,11 @@ class StepOnCollect:
 
 
 class Target(Protocol):
-    """A model runner as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`).
+    """One thread calls it. Pages are reserved before a launch; a launched step is collected before pages are reserved
+    again.
 
-    One thread calls it. Pages are reserved before a launch; once the step is collected each entry is
-    accepted, dropped or invalidated. One step is launched at a time: it is collected before any page
-    is reserved again. Meanwhile pages may be released, and entries change no more.
+    Once the step is collected, each entry is accepted, dropped or invalidated. Meanwhile pages may be released, and
+    entries do not change.
     """
 
     @property
@@ -105,15 +88,10 @@ class Target(Protocol):
         ...
 
     @property
-    def free_tokens(self) -> int:
-        """Return the tokens that the pages of no sequence have room for."""
-        ...
+    def free_tokens(self) -> int: ...
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve the pages of an entry's rows and forks.
-
-        False: too few are free, none are taken.
-        """
+        """Reserve the pages of an entry's rows and forks; False: too few are free, none are taken."""
         ...
 
     def release(self, sequence: CachedSequence) -> None:
@@ -121,19 +99,14 @@ class Target(Protocol):
         ...
 
     def adopt(self, sequence: CachedSequence) -> int:
-        """Give the sequence cached pages of others that begin like it; return the tokens they hold.
-
-        At least its last token is left to be computed.
-        """
+        """Give the sequence cached pages of others that begin like it, its last token left out; return their tokens."""
         ...
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         """Count the sequence's first `tokens` tokens as cached, and no more. Its pages stay."""
         ...
 
-    def launch(self, works: list[BatchEntry]) -> LaunchedStep:
-        """Lay out one step, and start it where it can run beside the caller."""
-        ...
+    def launch(self, works: list[BatchEntry]) -> LaunchedStep: ...
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
         """Keep the keys and values of an entry's tokens and of the nodes on `path`, and no others."""

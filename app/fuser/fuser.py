@@ -5,9 +5,7 @@ mailboxes nor models.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
-from app.calibration import Calibration, Judged
 from app.drafter.replicas import Fetch, Own, Replicas, none_here
 from app.fuser.rounds import FuseRound, FuseRounds
 from app.fuser.token_sharing import TokenSharing
@@ -15,8 +13,6 @@ from app.messages import Draft, DraftJob, SharedPath, TokenGuess, TreeMessage
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.stages.fuse import fuse, warm_up
-
-TEACHING = 8  # rounds of a batch that teach the calibration: more of them say the same at the same price
 
 
 class Fuser:
@@ -27,40 +23,27 @@ class Fuser:
         model_free: Iterable[Drafter],
         vocab_size: int,
         fetch: Fetch,
-        calibration: Calibration | None = None,
         own: Own = none_here,
     ) -> None:
-        self.calibration: Final = calibration or Calibration()
         self._replicas = Replicas(model_free, fetch, own=own)
         self._model_free = frozenset(drafter.name for drafter in self._replicas.drafters)
         self._rounds = FuseRounds(self._model_free.union(MODEL_FREE))
-        self._sharing = TokenSharing(vocab_size, self.calibration)
+        self._sharing = TokenSharing(vocab_size)
         self._vocab_size = vocab_size
-        self._turn = 0  # batches so far
         warm_up()
 
     def expect(self, jobs: Iterable[DraftJob], now_s: float = 0.0) -> None:
-        """Open rounds for jobs; the tokens committed since update the calibration of the last round's drafters.
-
-        Of many jobs some rounds teach it, in turn.
-        """
-        batch = [*jobs]
-        every = -(-len(batch) // TEACHING)
-        self._turn += 1
-        judged: list[Judged] = []
-        for i, job in enumerate(batch):
+        """Open rounds for jobs, each in place of its sequence's last one."""
+        for job in jobs:
             context = self._replicas.update(job)
-            last = self._rounds.last(job.request_id)
+            self._rounds.remove(job.request_id)
             self._sharing.remove(job.request_id)
-            if context and last and last.job.base < job.base and (i + self._turn) % every == 0:
-                judged.append((last.drafts.values(), context.tokens[last.job.base :]))
             if job.is_last:
                 self._replicas.remove(job.request_id)
             elif context:
                 self._rounds.open(job, context, now_s)
                 if job.sharing:
                     self._sharing.open(job, self._rounds.models(job), now_s)
-        self.calibration.update_from_batch(judged)
 
     def receive(self, drafts: Iterable[Draft]) -> None:
         """Add drafts to their rounds."""
@@ -125,6 +108,6 @@ class Fuser:
     def _fuse(self, rounds: list[FuseRound]) -> None:
         """Make the trees of rounds that have drafts which their trees have not."""
         stale = [r for r in rounds if r.num_fused != len(r.drafts)]
-        trees = fuse([(r.job, [*r.drafts.values()]) for r in stale], self._vocab_size, self.calibration)
+        trees = fuse([(r.job, [*r.drafts.values()]) for r in stale], self._vocab_size)
         for r, tree in zip(stale, trees, strict=True):
             r.tree, r.num_fused = tree, len(r.drafts)

@@ -13,7 +13,6 @@ from app.state import NO_TREE, Tree
 
 MAX_EARLY = 512  # rounds for which drafts that overtook their job are kept
 MAX_EARLY_EACH = 32  # such drafts of one round
-MAX_ENDED = 4096  # closed rounds kept to update the calibration
 
 
 @dataclass(slots=True)
@@ -59,7 +58,6 @@ class FuseRounds:
         self._model_free = frozenset(model_free)
         self._open: dict[str, FuseRound] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
-        self._ended: OrderedDict[str, FuseRound] = OrderedDict()
 
     def open(self, job: DraftJob, context: Context, now_s: float = 0.0) -> None:
         """Open a round, in place of an older one of the same sequence."""
@@ -88,23 +86,18 @@ class FuseRounds:
         return set(job.drafters) - self._model_free
 
     def close_ready(self, now_s: float, is_guessed: Callable[[DraftJob], bool]) -> list[FuseRound]:
-        """Close the rounds that have all their drafts or are due, and keep them for `last`.
+        """Close the rounds that have all their drafts or are due.
 
         `is_guessed`: whether a job's shared path, which takes the drafts' place, has all its tokens.
         """
         ready = [r for r in self._open.values() if now_s >= r.job.due_s or self._is_complete(r, is_guessed)]
         for closed in ready:
             del self._open[closed.job.request_id]
-            self._ended[closed.job.request_id] = closed
-            self._ended.move_to_end(closed.job.request_id)
-        while len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
         return ready
 
-    def last(self, request_id: str) -> FuseRound | None:
-        """Take the sequence's last closed round, and drop the one that is still open."""
+    def remove(self, request_id: str) -> None:
+        """Drop the sequence's open round."""
         self._open.pop(request_id, None)
-        return self._ended.pop(request_id, None)
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until a round is due; None when none is open."""

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from app.calibration import Calibration
 from app.drafter.draft_steps import DraftStep, drafts_of, fused_step
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
@@ -54,13 +53,13 @@ class _Path:
         own = Guess(guess.token, guess.confidence, guess.second, guess.second_confidence)
         self.guesses.setdefault(guess.drafter, own)
 
-    def advance(self, now_s: float, calibration: Calibration) -> bool:
+    def advance(self, now_s: float) -> bool:
         """Choose the next token, if all that are awaited have guessed it or it is due; tell whether it was."""
         if self.is_done or not self.guesses or (now_s < self.due_s and not self.awaited <= self.guesses.keys()):
             return False
         self.awaited &= self.guesses.keys()
         in_order = {name: self.guesses[name] for name in self.job.drafters if name in self.guesses}
-        step = fused_step(in_order, calibration)
+        step = fused_step(in_order)
         self.steps.append(step)
         self.survival *= step.confidence
         self.guesses, self.begun_s = {}, now_s
@@ -79,9 +78,8 @@ class _Path:
 class TokenSharing:
     """The shared paths of one fuser's open rounds."""
 
-    def __init__(self, vocab_size: int, calibration: Calibration) -> None:
+    def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._calibration = calibration
         self._paths: dict[str, _Path] = {}
         self._early: OrderedDict[tuple[str, int], list[TokenGuess]] = OrderedDict()
 
@@ -104,7 +102,7 @@ class TokenSharing:
 
     def advance(self, now_s: float) -> list[tuple[str, SharedPath]]:
         """Choose the tokens that can be chosen; return (node's mailbox, path) for each node that is to go on."""
-        moved = [path for path in self._paths.values() if path.advance(now_s, self._calibration)]
+        moved = [path for path in self._paths.values() if path.advance(now_s)]
         return [(box, path.message()) for path in moved if not path.is_done for box in path.job.sharing]
 
     def is_done(self, job: DraftJob) -> bool:

@@ -75,7 +75,7 @@ def compose(
     most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = [NO_TREE] * len(running)
     if policy.max_draft_tokens:
-        trees = _worthwhile([_allowed_tree(s, most) for s in running], base_rows, costs, base_s)
+        trees = [_allowed_tree(s, most) for s in running]
     row_s = [tokens * reading.row_token_s for tokens in cached]
     batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, base_s, row_s, not is_together)
     kept = selection.select(running, trees, batch)
@@ -154,33 +154,3 @@ def _allowed_tree(sequence: Sequence, most: int) -> Tree:
 def _shallow(tree: Tree, max_depth: int) -> Tree:
     """Leave out the nodes deeper than `max_depth`."""
     return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)
-
-
-def _worthwhile(trees: list[Tree], base_rows: int, costs: StepCosts, base_s: float) -> list[Tree]:
-    """Return the trees without the side branches that cost more than they bring.
-
-    A branch off the main one (first children) costs `fork_s` beside its rows, so its survival must
-    be worth that time at the pace of the step, prompts left out.
-    """
-    if costs.fork_s == 0.0 or not any(len(set(tree.parents)) < len(tree) for tree in trees):
-        return trees
-    whole = base_rows + sum(len(tree) for tree in trees)
-    tokens = len(trees) + sum(sum(tree.survival) for tree in trees)
-    least = costs.fork_s * max(
-        len(trees) / (costs.seconds(base_rows) + base_s), tokens / (costs.seconds(whole) + base_s)
-    )
-    return [_without_branches(tree, least) for tree in trees]
-
-
-def _without_branches(tree: Tree, least: float) -> Tree:
-    """Keep the main branch, and side branches whose nodes' survival sums to `least`."""
-    tip, branch = 0, [0]  # branch: by node, the first node of its side branch; 0 is the main one
-    worth: dict[int, float] = {0: least}
-    for node, parent in enumerate(tree.parents, start=1):
-        if parent == tip and branch[parent] == 0:
-            tip = node
-            branch.append(0)
-        else:
-            branch.append(branch[parent] or node)
-            worth[branch[-1]] = worth.get(branch[-1], 0.0) + tree.survival[node - 1]
-    return tree.keep(node for node, name in enumerate(branch) if node and worth[name] >= least)

@@ -1,13 +1,13 @@
-"""Merge several drafters' guesses into one token tree with a calibrated survival on every node.
+"""Merge several drafters' guesses into one token tree with a survival on every node.
 
 Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises, and
-nothing here can change a token (design D1). Below one parent the drafters' calibrated confidences are pooled as odds
+nothing here can change a token (design D1). Below one parent the drafters' confidences are pooled as odds
 (`kernels.host.merged_trees` has the formula, and merges a batch in one call). So
-  * a lone drafter's calibrated confidences come out unchanged;
+  * a lone drafter's confidences come out unchanged;
   * drafters that agree are a noisy-or with the weaker ones discounted: with AGREEMENT = 1 it would be
-    1 - prod(1 - c), wrong only if each of them is wrong, but they read the same text and err together;
-  * drafters that disagree weigh on each other, a(1 - b) / (1 - ab): both cannot be right;
-  * siblings always sum to less than 1, and a drafter silent at a node weighs on no other.
+    1 - prod(1 - c), but drafters read the same text and err together;
+  * drafters that disagree lower each other's confidence to a(1 - b) / (1 - ab);
+  * siblings sum to less than 1, and a drafter without a guess at a node changes no other's confidence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.state import MAX_NODES, Tree
 from kernels.host.fused_trees import FusedTrees, RawDrafts, fused_trees, room_for_trees
@@ -26,7 +25,7 @@ MAX_DRAFTS = 32  # looked at for one tree
 Round = tuple[DraftJob, Sequence[Draft]]
 
 
-def fuse(rounds: Sequence[Round], vocab_size: int, calibration: Calibration, max_nodes: int = MAX_NODES) -> list[Tree]:
+def fuse(rounds: Sequence[Round], vocab_size: int, max_nodes: int = MAX_NODES) -> list[Tree]:
     """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first.
 
     A tree's `confidence` has the drafters' means of those drafts that are sound and borrow nothing.
@@ -34,17 +33,17 @@ def fuse(rounds: Sequence[Round], vocab_size: int, calibration: Calibration, max
     if not rounds:
         return []
     gathered = _gathered(rounds, vocab_size, are_sound=True)
-    merged = gathered.has_numbers() and _merged(gathered, vocab_size, calibration, max_nodes)
+    merged = gathered.has_numbers() and _merged(gathered, vocab_size, max_nodes)
     if not merged:
         gathered = _gathered(rounds, vocab_size, are_sound=False)
-        merged = _merged(gathered, vocab_size, calibration, max_nodes)
+        merged = _merged(gathered, vocab_size, max_nodes)
         assert merged, "what is not sound was left out"
     return _trees(gathered, merged)
 
 
 def warm_up() -> None:
     """Compile what `fuse` calls, before it is urgent."""
-    _merged(_Gathered([], [], [], [], [], [], []), 1, Calibration(), 1)
+    _merged(_Gathered([], [], [], [], [], [], []), 1, 1)
 
 
 class _Gathered(NamedTuple):
@@ -131,17 +130,11 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tup
         yield token, parent, BORROWED if i + 1 in borrowed else min(1.0, max(0.0, confidence))
 
 
-def _merged(gathered: _Gathered, vocab_size: int, calibration: Calibration, max_nodes: int) -> FusedTrees | None:
-    """Calibrate and merge drafts; None where one that was taken as it is turns out not to be sound."""
+def _merged(gathered: _Gathered, vocab_size: int, max_nodes: int) -> FusedTrees | None:
+    """Merge drafts; None where one that was taken as it is turns out not to be sound."""
     names = sorted({*gathered.names})
     ranks = {name: rank for rank, name in enumerate(names)}
-    rows = {name: calibration.row(name) for name in names}
-    drafts = [
-        gathered.ends,
-        [ranks[name] for name in gathered.names],
-        [rows[name] for name in gathered.names],
-        gathered.checked,
-    ]
+    drafts = [gathered.ends, [ranks[name] for name in gathered.names], gathered.checked]
     try:
         nodes = np.array([gathered.tokens, gathered.parents], np.int64)
     except OverflowError:
@@ -149,7 +142,7 @@ def _merged(gathered: _Gathered, vocab_size: int, calibration: Calibration, max_
     confidences, trees = np.array(gathered.confidences, np.float64), np.array(gathered.trees, np.int64)
     given = RawDrafts(nodes, confidences, np.array(drafts, np.int64), trees)
     out = room_for_trees(given)
-    return out if fused_trees(given, calibration.sums, vocab_size, min(max_nodes, MAX_NODES), out) else None
+    return out if fused_trees(given, vocab_size, min(max_nodes, MAX_NODES), out) else None
 
 
 def _trees(gathered: _Gathered, merged: FusedTrees) -> list[Tree]:

@@ -73,10 +73,6 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _are_reports(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, dict) for one in value.values())
-
-
 # A drafter is not trusted: a fact that is not of this kind is left out, as if it had not been sent.
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "sequences": _is_number,
@@ -86,7 +82,6 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "readers": _are_texts,
     "tokenizer": _is_text,
     "host": _is_text,
-    "calibration": _are_reports,
 }
 
 

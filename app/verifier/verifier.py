@@ -315,7 +315,7 @@ class Verifier:
     def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> list[DraftJob]:
         """Take the step's tokens in, without those of sequences that left since; ask for the next drafts."""
         works, took_s, costs = running.works, running.launched.took_s, running.costs
-        self._early_exit.update(works, verdicts, costs)
+        self._early_exit.update(works, verdicts)
         if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
             costs.correct(running.num_rows, whole_s, running.reading_s, running.num_silent)

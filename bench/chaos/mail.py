@@ -146,7 +146,6 @@ INFO_LIES: tuple[dict[str, Any], ...] = (
     {"drafters": 7},
     {"drafters": [None, {}]},
     {"readers": 7},
-    {"calibration": {LIAR: "perfect"}},
     {"busy": "very", "host": None},
     {"tokenizer": 7},
 )

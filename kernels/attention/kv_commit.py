@@ -1,11 +1,10 @@
-"""Keep the accepted path of a tree: move keys and values of its nodes to the slots right behind the
-prefix.
+"""Keep the accepted path of a tree: move keys and values of its nodes to the slots right behind the prefix.
 
-The tree's row j lies in slot prefix + j (see `ragged_attention`). Afterwards slot prefix + i holds
-what slot prefix + path[i] held, for i < length; what else is behind the prefix is meaningless. A
-chain needs no move. A path goes from the root to a leaf, so path[i] >= i and a slot can be both
-source and target: a program loads the whole path before it stores any of it, with a barrier
-between, and no other program touches its columns of its sequence.
+    slot[prefix + i] = slot[prefix + path[i]],   i < length
+
+The tree's row j lies in slot prefix + j (see `ragged_attention`); what else is behind the prefix is meaningless.
+path[i] >= i, so a slot can be both source and target: a program loads the whole path before it stores any of it, with a
+barrier between, and no other program touches its columns of its sequence.
 """
 
 from collections.abc import Iterator
@@ -92,10 +91,7 @@ def kv_commit(
     path: torch.Tensor,  # (B, W) int32
     length: torch.Tensor,  # (B,) int32
 ) -> None:
-    """Move all paths; read nothing back from the device.
-
-    Raises ValueError for pages that are not contiguous or not alike.
-    """
+    """Move all paths; read nothing back. Raises ValueError for pages that are not contiguous or not alike."""
     layers, _, page_slots, key_heads, head_dim = k_pages.shape
     if k_pages.shape != v_pages.shape or not (k_pages.is_contiguous() and v_pages.is_contiguous()):
         raise ValueError("pages of keys and values must be contiguous and of one shape")

@@ -2,22 +2,15 @@
 
     softmax(softcap(q K^T * scale) + mask) V
 
-A sequence's keys are its prefix and, behind it, its new rows: new row j lies in slot prefix + j,
-and slot n in page blocks[n // S] at place n % S. A row sees the whole prefix and
+A sequence's keys are its prefix and, behind it, its new rows: new row j lies in slot prefix + j, and slot n in page
+blocks[n // S] at place n % S. A row sees the whole prefix and, causal: the new rows up to itself, at position prefix +
+j; in a tree: the new rows j (up to 64) whose bit j is set in its `ancestors`, at position prefix + depth. With a
+window, only keys less than `window` positions back.
 
-    causal: the new rows up to itself, at position prefix + j;
-    tree: the new rows j (up to 64) whose bit j is set in its `ancestors`, at position prefix + depth.
-
-With a window, only keys less than `window` positions back: positions, because in a tree slots are
-not.
-
-Programs work off a list of items (`kernels.attention.work_list`), each for one key head: a tile of
-rows, the query heads that share the key head folded under each other, so that even one row fills a
-tile of the tensor cores. With `split_keys` an item has a slice of that many keys, and a second
-kernel joins a row's slices in order. Slices are cut at fixed places, keys a row may not see add
-exact zeros, keys behind a mask are added by the same roundings as those without one, and any
-program may take any item: a row's arithmetic depends on the tiling and on nothing else in the
-batch.
+Programs work off a list of items (`kernels.attention.work_list`), each for one key head: a tile of rows, the query
+heads that share the key head folded under each other. With `split_keys` an item has a slice of that many keys, and a
+second kernel joins a row's slices in order. Slices are cut at fixed places, and unseen keys add exact zeros: a row's
+arithmetic depends on the tiling and on nothing else in the batch.
 """
 
 import math
@@ -114,12 +107,11 @@ def ragged_attention(
     out: torch.Tensor | None = None,  # (T, H, D) contiguous
     fuses: bool = False,
 ) -> torch.Tensor:  # (T, H, D)
-    """Attend all rows in `work`, which was listed for this tiling; read nothing back from the device.
+    """Attend all rows in `work`, which was listed for this tiling; read nothing back. The result has the dtype of q.
 
-    The result has the dtype of q. Rows that are not in `work` stay as they are in `out`; without
-    one they are zeros. `fuses`: a product and a sum may become one rounding, which is not so in both
-    loops of the kernel: then a row's bits depend on the rows beside it. Raises ValueError for shapes
-    and layouts that the kernel does not know.
+    Rows that are not in `work` stay as they are in `out`; without one they are zeros. `fuses`: a product and a sum may
+    become one rounding: then a row's bits depend on the rows beside it. Raises ValueError for shapes and layouts that
+    the kernel does not know.
     """
     num_packed, heads, head_dim = q.shape
     page_slots, key_heads = k_pages.shape[1:3]

@@ -1,11 +1,8 @@
 """List the tiles of rows and slices of keys that a launch of ragged attention works off.
 
-Integers of a batch go in, numpy arrays come out. A launch's grid need not know how many sequences,
-rows or keys there are, so one captured launch serves every batch that the arrays hold.
-
-An item is one tile of folded rows of one sequence over one slice of its keys. What it finds of a
-row goes to the output if the sequence has one slice, else to a place among the parts, from which
-the slices are joined in order: slice s of row r lies at place[r] + s.
+A launch's grid need not know how many sequences, rows or keys there are, so one captured launch serves every batch that
+the arrays hold. An item is one tile of folded rows of one sequence over one slice of its keys. Its result goes to the
+output if the sequence has one slice, else to a place among the parts: slice s of row r at place[r] + s.
 """
 
 from dataclasses import dataclass
@@ -31,15 +28,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class WorkList:
-    """The list on the host."""
-
     items: np.ndarray  # (W, 4) int32
     slices: np.ndarray  # (T,) int32
     place: np.ndarray  # (T,) int32
     num_parts: int
 
     def on_device(self, device: torch.device) -> Work:
-        """Return the list on a device."""
         arrays = (self.items, np.array([len(self.items)]), self.slices, self.place)
         items, count, slices, place = (torch.from_numpy(one.astype(np.int32)).to(device) for one in arrays)
         return Work(items, count, slices, place, self.num_parts, None)
@@ -57,9 +51,8 @@ def work_list(
 ) -> WorkList:
     """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,) on, behind `prefixes` (B,) keys.
 
-    num_packed: T, rows of no sequence included; fold: query heads of a key head; tile_rows: folded
-    rows of a tile; split_keys: keys of a slice, 0: all keys are one; table_rows: (B,), of the page table; None: each
-    sequence's own number. Slices are cut at fixed places, whatever else is in the batch.
+    num_packed: T, rows of no sequence included; fold: query heads of a key head; tile_rows: folded rows of a tile;
+    split_keys: keys of a slice, 0: all are one; table_rows: (B,), of the page table, or None.
     """
     tiles = -(-counts * fold // tile_rows)
     slices = -(-(prefixes + counts) // split_keys) if split_keys else np.ones_like(counts)

@@ -54,7 +54,7 @@ def attend(
     sums: int,  # out: (rows * fold, D), not yet divided
     stats: int,  # out: (rows * fold, 2), maximum and sum of weights
 ) -> None:
-    """Attend a tile's rows to the keys of one split. Addresses are in bytes, arrays float32."""
+    """Attend a tile's rows to the keys of one split."""
     start = split * SPLIT
     end = min(start + SPLIT, position + rows)
     lines = rows * fold
@@ -80,11 +80,7 @@ def attend(
 
 @kernel
 def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.float32]:
-    """Turn scores into exp(score - maximum), zero outside `first ... end - 1`; return (maximum,
-    sum).
-
-    row: address of `size` floats, changed in place.
-    """
+    """Turn `size` scores at `row` into exp(score - maximum), zero outside `first ... end - 1`; (maximum, sum)."""
     top = splat(LOWEST)
     for i in range(0, size, LANES):
         top = larger(within(load(row + 4 * i), first - i, end - i, LOWEST), top)
@@ -104,10 +100,7 @@ def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.flo
 
 @kernel
 def join(sums: int, stats: int, splits: int, sums_step: int, stats_step: int, depth: int, out: int) -> None:
-    """Put a line's splits together into out (D,): the weighted mean of their sums.
-
-    `sums_step` and `stats_step`: bytes from one split to the next.
-    """
+    """Put a line's splits, so many bytes apart, together into out (D,): the weighted mean of their sums."""
     highest = LOWEST
     for s in range(splits):
         highest = max(highest, load_one(stats + s * stats_step))

@@ -23,7 +23,6 @@ from kernels.jit import kernel
 
 @kernel
 def columns(m: Model) -> int:
-    """Return the columns of q, k and v together."""
     return (m.num_heads + 2 * m.num_key_heads) * m.head_dim
 
 
@@ -50,7 +49,6 @@ def place(m: Model, s: Step, r: Room, part: int, layer: int) -> None:
 
 @kernel
 def write(m: Model, r: Room, layer: int, row: int, page: int, offset: int) -> None:
-    """Write a row's keys and values to a slot."""
     size = m.head_dim * m.page_tokens
     k = r.mixed + 4 * (row * columns(m) + m.num_heads * m.head_dim)
     v = k + 4 * m.num_key_heads * m.head_dim
@@ -89,8 +87,7 @@ def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
 
 @kernel
 def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None:
-    """Attend the rows of all tiles; where a tile's keys are several splits, join them once all are
-    there."""
+    """Attend the rows of all tiles; where a tile's keys are several splits, join them once all are there."""
     units = len(s.units) * m.num_key_heads
     split_any = False
     while True:

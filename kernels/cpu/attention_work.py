@@ -1,8 +1,4 @@
-"""List attention's work on the entries of a step that have a given number of rows.
-
-`kernels.attention.work_list` says what an item is, and its `work_list` is the reference: the same numbers by two dozen
-calls of numpy, which take many times as long.
-"""
+"""List attention's work on the entries of a step that have a given number of rows; `work_list` is the reference."""
 
 import numpy as np
 
@@ -14,10 +10,10 @@ from kernels.jit import entry
 def list_work(
     entries: Entries, least: int, most: int, fold: int, tile_rows: int, split_keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return the items (W, 4) of the entries of `least` to `most` rows, and by row of the step (T,) the slices of its
-    keys and their place among the parts, int32; and the number of parts.
+    """Return the items (W, 4) of the entries of `least` to `most` rows, by row of the step (T,) slices and places, the
+    parts.
 
-    fold: query heads of a key head; tile_rows: folded rows of a tile; split_keys: keys of a slice, 0: all keys are one.
+    fold: query heads of a key head; tile_rows: folded rows of a tile; split_keys: keys of a slice, 0: all are one.
     """
     size = len(entries.lengths)
     tiles, slices = np.zeros(size, np.int64), np.zeros(size, np.int64)

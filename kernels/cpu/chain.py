@@ -52,10 +52,9 @@ class Chain(NamedTuple):
 
 @entry
 def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
-    """Compute one thread's share of the steps.
+    """Compute one thread's share of the steps. Counters and `words` are zero before.
 
-    `s`: the first step, which wants the last row of each sequence; `c.step.positions`: those of the
-    next ones. Counters and `words` are zero before.
+    `s`: the first step, which wants the last row of each sequence; `c.step.positions`: those of the next ones.
     """
     decode(m, s, r, 0, m.num_layers, thread)
     done = 0
@@ -92,7 +91,7 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
 
 @kernel
 def goes_on(c: Chain, done: int) -> bool:
-    """Return whether some sequence is still likely enough, and all guesses are numbers."""
+    """Tell whether some sequence is still likely enough, and all guesses are numbers."""
     likely = False
     for i in range(len(c.survival)):
         if c.guesses[done, i, 0] < 0:
@@ -126,7 +125,6 @@ def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
 
 @kernel
 def sum_exp(x: int, highest: float, size: int) -> float:
-    """Return the sum of e^(x - highest) over the `size` floats at x."""
     total, top = splat(ZERO), splat(highest)
     for i in range(0, size, LANES):
         v = exp(sub(load(x + 4 * i), top))
@@ -136,7 +134,6 @@ def sum_exp(x: int, highest: float, size: int) -> float:
 
 @kernel
 def highest_at(x: int, size: int) -> int:
-    """Return the index of the largest of the `size` floats at x, the first of equals."""
     top = splat(LOWEST)
     for i in range(0, size, LANES):
         v = load(x + 4 * i)

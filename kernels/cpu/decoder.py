@@ -1,12 +1,9 @@
-"""Run one forward of a Llama-shaped decoder over packed rows and paged keys and values, on every
-thread of a team.
+"""Run one forward of a Llama-shaped decoder over packed rows and paged keys and values, on every thread of a team.
 
     x = norm(h);  q, k, v = x W + b, turned to their positions;  h += attention(q, K, V) W_o
     x = norm(h);  h += (silu(x W_g) * (x W_u)) W_d;  after the last layer: logits = norm(h) W_head
 
-Llama, Mistral, Qwen2 and Qwen3 are of this shape. `app/engine/cpu/fused.py` fills the tuples, and
-`app/engine/cpu/choose_forward.py` compares with the unmodified model; the plain torch forward is
-the reference.
+`app/engine/cpu/fused.py` fills the tuples; the plain torch forward is the reference.
 """
 
 from typing import Any
@@ -48,12 +45,11 @@ from kernels.jit import entry, kernel
 
 @entry
 def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> None:
-    """Compute one thread's share of a forward from layer `first` to before layer `end`; return when
-    that is done.
+    """Compute one thread's share of layers `first ... end - 1`; return when that is done.
 
-    Layer 0 embeds the rows first, the last layer makes their logits behind it. Between two parts
-    rows may go, from `hidden`, `normed` and the step. Counters and `words` are zero before the
-    first part; every layer has counters of its own.
+    Layer 0 embeds the rows first, the last layer makes their logits behind it. Between two parts rows may go, from
+    `hidden`, `normed` and the step. Counters, of which each layer has its own, and `words` are zero before the first
+    part.
     """
     if first == 0:
         embed(m, s, r, 0)
@@ -68,11 +64,7 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
 
 @kernel
 def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
-    """Compute one layer, and leave in `normed` what the next one, or the head, reads.
-
-    What a product reads is also left rounded to int8 where some kernel wants that, by the thread that
-    made it.
-    """
+    """Compute one layer, and leave in `normed` what the next one, or the head, reads, rounded to int8 where wanted."""
     first = PARTS * (layer + 1)
     w = m.layers[layer]
     of_query, of_key = m.num_heads * m.head_dim // LANES, m.num_key_heads * m.head_dim // LANES
@@ -123,11 +115,10 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
 def project(
     s: Step, r: Room, part: int, x: int, rounded: int, depth: int, weights: Any, bias: int, out: int, width: int
 ) -> None:
-    """Compute out = x W + b for all rows, some blocks of columns at a time.
+    """Compute out (T, width) = x (T, depth) W + b for all rows, some blocks of columns at a time.
 
-    weights: those that make up W, one after another: (address of the kernel, of the packed weight,
-    whether it takes rounded rows, blocks of columns); bias: address of b (0: none); x: (T, depth),
-    out: (T, width) float32; `rounded`: x rounded.
+    weights: those that make up W: (address of the kernel, of the packed weight, whether it takes rounded rows, blocks
+    of columns); bias: address of b (0: none).
     """
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
@@ -171,7 +162,6 @@ def source(x: int, rounded: int, depth: int, rounds: int) -> tuple[int, int]:
 
 @kernel
 def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
-    """Add to h what a block gave, and set x to norm(h)."""
     while True:
         row = take(r.words, part, 1)
         if row >= len(s.ids):
@@ -184,10 +174,7 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 @kernel
 def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int], thread: int) -> None:
-    """Compute silu(x W_g) * (x W_u).
-
-    Blocks of the two weights lie in turn, so that a pair is made and used on the spot.
-    """
+    """Compute silu(x W_g) * (x W_u). Blocks of the two weights lie in turn: a pair is made and used on the spot."""
     pairs = m.inner // LANES
     piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of int8
     room = r.scores + thread * r.scores_bytes
@@ -212,7 +199,6 @@ def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int
 
 @kernel
 def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
-    """Compute the wanted rows' logits, and the index of each row's largest."""
     n = len(s.wanted)
     if thread == 0:
         for i in range(n):

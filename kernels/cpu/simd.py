@@ -1,9 +1,7 @@
-"""Give numba functions a value of sixteen float32 lanes; LLVM makes of it what the CPU has: AVX2,
-AVX-512, NEON.
+"""Give numba functions a value of sixteen float32 lanes, of which LLVM makes what the CPU has: AVX2, AVX-512, NEON.
 
-Addresses are plain integers, in bytes; loads and stores need no alignment. `fma` rounds once, on
-every CPU, so that sums keep their bits from machine to machine. Nothing here checks a bound:
-callers own their buffers' shapes.
+Addresses are integers, in bytes; loads and stores need no alignment and check no bound. `fma` rounds once, on every
+CPU, so that sums keep their bits from machine to machine.
 """
 
 import platform
@@ -28,8 +26,6 @@ _INTS = ir.VectorType(_I32, LANES)
 
 
 class LanesType(types.Type):
-    """numba's type of a value of sixteen lanes."""
-
     def __init__(self) -> None:
         super().__init__(name="Lanes")
 
@@ -46,8 +42,6 @@ Emit = Callable[..., Any]
 
 
 def op(returns: types.Type, *takes: types.Type) -> Callable[[Emit], Any]:
-    """Make an emitter of LLVM instructions callable from numba functions; arguments are cast to
-    `takes`."""
 
     def wrap(emit: Emit) -> Any:
         def typed(context: Any, *args: Any) -> Any:
@@ -66,35 +60,29 @@ def op(returns: types.Type, *takes: types.Type) -> Callable[[Emit], Any]:
 
 
 def call(b: ir.IRBuilder, name: str, returns: ir.Type, *args: Any) -> Any:
-    """Call an LLVM intrinsic or a C function."""
     kind = ir.FunctionType(returns, [arg.type for arg in args])
     return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)
 
 
 def constant(value: float) -> ir.Constant:
-    """Return a float in all sixteen lanes, as an LLVM constant."""
     return ir.Constant(_LANES, [float(value)] * LANES)
 
 
 def spread(b: ir.IRBuilder, scalar: Any) -> Any:
-    """Put the scalar in all lanes."""
     none = ir.Constant(_LANES, ir.Undefined)
     first = b.insert_element(none, scalar, ir.Constant(_I32, 0))
     return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
 
 
 def at(b: ir.IRBuilder, where: Any, kind: ir.Type) -> Any:
-    """Return a typed pointer to an address."""
     return b.inttoptr(where, kind.as_pointer())
 
 
 def read(b: ir.IRBuilder, where: Any) -> Any:
-    """Load sixteen floats from memory."""
     return b.load(at(b, where, _LANES), align=4)
 
 
 def read_half(b: ir.IRBuilder, where: Any) -> Any:
-    """Load sixteen f16 from memory, as floats."""
     if platform.machine() not in ("x86_64", "AMD64") or processor_has("f16c"):
         return b.fpext(b.load(at(b, where, ir.VectorType(ir.HalfType(), LANES)), align=1), _LANES)
     bits = b.zext(b.load(at(b, where, ir.VectorType(ir.IntType(16), LANES)), align=1), _INTS)
@@ -111,7 +99,7 @@ def read_half(b: ir.IRBuilder, where: Any) -> Any:
 
 
 def processor_has(feature: str) -> bool:
-    """Return whether the processor that code is compiled for has a feature, by LLVM's name of it."""
+    """Tell whether the processor that code is compiled for has a feature, by LLVM's name of it."""
     name, features = (vars(numba.config)[key] for key in ("CPU_NAME", "CPU_FEATURES"))
     if not name or name == "host" or features is None:
         return bool(dict(binding.get_host_cpu_features()).get(feature))
@@ -128,37 +116,31 @@ def prefetch(b: ir.IRBuilder, where: Any) -> None:
 
 
 def fused(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
-    """Compute x y + z, rounded once."""
     return call(b, "llvm.fma.v16f32", _LANES, x, y, z)
 
 
 @op(lanes, address)
 def load(b: ir.IRBuilder, where: Any) -> Any:
-    """Load sixteen floats from memory."""
     return read(b, where)
 
 
 @op(nothing, address, lanes)
 def store(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Store sixteen floats to memory."""
     b.store(value, at(b, where, _LANES), align=4)
 
 
 @op(number, address)
 def load_one(b: ir.IRBuilder, where: Any) -> Any:
-    """Load one float from memory."""
     return b.load(at(b, where, _F32), align=4)
 
 
 @op(nothing, address, number)
 def store_one(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Store one float to memory."""
     b.store(value, at(b, where, _F32), align=4)
 
 
 @op(lanes, number)
 def splat(b: ir.IRBuilder, value: Any) -> Any:
-    """Put one number in all lanes."""
     return spread(b, value)
 
 
@@ -170,7 +152,6 @@ def fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
 
 @op(lanes, lanes)
 def absolute(b: ir.IRBuilder, x: Any) -> Any:
-    """Return |x|."""
     return call(b, "llvm.fabs.v16f32", _LANES, x)
 
 
@@ -197,25 +178,21 @@ def store_int32(b: ir.IRBuilder, where: Any, value: Any) -> Any:
 
 @op(lanes, lanes, lanes)
 def add(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """Compute x + y."""
     return b.fadd(x, y)
 
 
 @op(lanes, lanes, lanes)
 def sub(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """Compute x - y."""
     return b.fsub(x, y)
 
 
 @op(lanes, lanes, lanes)
 def mul(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """Compute x y."""
     return b.fmul(x, y)
 
 
 @op(lanes, lanes, lanes)
 def div(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """Compute x / y."""
     return b.fdiv(x, y)
 
 
@@ -248,7 +225,6 @@ def places_of(b: ir.IRBuilder, x: Any, value: Any) -> Any:
 
 @op(index, lanes, number)
 def num_above(b: ir.IRBuilder, x: Any, value: Any) -> Any:
-    """Count the lanes that are larger than the value."""
     larger = b.bitcast(b.fcmp_ordered(">", x, spread(b, value)), ir.IntType(LANES))
     return call(b, "llvm.ctpop.i64", ir.IntType(64), b.zext(larger, ir.IntType(64)))
 
@@ -261,7 +237,6 @@ def sum_of(b: ir.IRBuilder, x: Any) -> Any:
 
 @op(number, lanes)
 def max_of(b: ir.IRBuilder, x: Any) -> Any:
-    """Return the largest lane."""
     return _fold(b, x, lambda x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
 
 
@@ -278,8 +253,7 @@ def _fold(b: ir.IRBuilder, x: Any, join: Callable[[Any, Any], Any]) -> Any:
 def exp(b: ir.IRBuilder, x: Any) -> Any:
     """Compute e^x within 2 units in the last place; 0 below -87, e^88 above 88, and NaN stays NaN.
 
-    x = n ln 2 + r with |r| <= ln(2) / 2, e^r by the polynomial of Cephes' expf, 2^n put into the
-    exponent's bits.
+    x = n ln 2 + r with |r| <= ln(2) / 2, e^r by the polynomial of Cephes' expf.
     """
     low = b.fcmp_unordered("<", x, constant(-87.0))
     high = b.fcmp_ordered(">", x, constant(88.0))

@@ -1,10 +1,8 @@
-"""Run one kernel on several threads: work by the piece, barriers between its parts, no other
-meeting.
+"""Run one kernel on several threads: work by the piece, barriers between its parts.
 
-A thread that waits spins for a tenth of a millisecond, then sleeps until the last one arrives: the
-parts of a step are short, and cores may be shared with drafters and strangers. It does not yield:
-Linux takes that for an offer to run last, and a step took half a second beside two busy programs.
-Pieces are taken from a counter, so a thread that lost its core delays little.
+A thread that waits spins for a tenth of a millisecond, then sleeps until the last one arrives (docs/decisions/0002). It
+does not yield: Linux takes that for an offer to run last. Pieces are taken from a counter, so a thread that lost its
+core delays little.
 """
 
 import os
@@ -46,13 +44,11 @@ def fetch_add(b: ir.IRBuilder, where: Any, value: Any) -> Any:
 
 @op(index, address)
 def fetch(b: ir.IRBuilder, where: Any) -> Any:
-    """Return a word in memory that other threads write."""
     return b.load_atomic(at(b, where, _I64), "acquire", 8)
 
 
 @op(nothing, address, index)
 def publish(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Write a word in memory that other threads read."""
     b.store_atomic(value, at(b, where, _I64), "release", 8)
 
 
@@ -69,7 +65,6 @@ def doze(b: ir.IRBuilder, where: Any, value: Any) -> Any:
 
 @op(nothing, address)
 def wake(b: ir.IRBuilder, where: Any) -> Any:
-    """Wake all threads that `doze` at this word."""
     if FUTEX is not None:
         _syscall(b, FUTEX, where, WAKE, 2**31 - 1)
 
@@ -81,8 +76,7 @@ def _syscall(b: ir.IRBuilder, *arguments: Any) -> None:
 
 @kernel
 def take(words: int, counter: int, pieces: int) -> int:
-    """Take the next `pieces` pieces of a part of the step that no thread has taken yet; return the
-    first."""
+    """Take the next `pieces` pieces of a part of the step that no thread has taken yet; return the first."""
     return fetch_add(words + 8 * (HEADER + counter), pieces)
 
 
@@ -125,8 +119,7 @@ class Team:
             threading.Thread(target=self._follow, args=(number, *ends), daemon=True, name=f"team-{number}").start()
 
     def run(self, job: Callable[[int], object]) -> None:
-        """Call `job(0)` here and `job(1) ...` in the other threads; return when all have. Raises
-        what one raised."""
+        """Call `job(0)` here and `job(1) ...` in the other threads; return when all have. Raises what one raised."""
         with self._lock:
             self._job, self._errors = job, []
             for start in self._starts:
@@ -158,10 +151,7 @@ def _held() -> threading.Lock:
 
 
 def team(size: int) -> Team:
-    """Return this process's team of that size, on the cores that the calling thread may use.
-
-    Callers on other cores get another team, which does not wait for this one.
-    """
+    """Return this process's team of that size on the cores that the calling thread may use."""
     return _team(size, frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset())
 
 
@@ -171,6 +161,5 @@ def _team(size: int, cores: frozenset[int]) -> Team:
 
 
 def words(counters: int) -> np.ndarray:
-    """Return the memory a team meets in: (HEADER + counters,) int64, zeroed, for steps of up to
-    `counters` parts."""
+    """Return the memory a team meets in: (HEADER + counters,) int64, zeroed, for steps of up to `counters` parts."""
     return np.zeros(HEADER + counters, np.int64)

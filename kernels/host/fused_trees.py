@@ -1,16 +1,14 @@
-"""Check, calibrate and merge the drafts of a batch of trees in one call.
-
-`kernels.host.confidence_sums` says how confidences are calibrated, `kernels.host.merged_trees` how drafts
-are merged.
-"""
+"""Check and merge the drafts of a batch of trees in one call; `kernels.host.merged_trees` has the formula."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from kernels.host.confidence_sums import chance_of
 from kernels.host.merged_trees import BORROWED, Drafts, merged_tree
 from kernels.jit import entry, kernel
+
+FLOOR = 0.001  # confidences are taken into [FLOOR, 1 - FLOOR]: no token is certain
+CEILING = 1.0 - FLOOR
 
 
 class RawDrafts(NamedTuple):
@@ -18,7 +16,7 @@ class RawDrafts(NamedTuple):
 
     nodes: np.ndarray  # (2, N) int64: tokens, and parents in the node's draft (0: the root, i: node i)
     confidences: np.ndarray  # (N,) float64, or BORROWED where the draft may borrow
-    drafts: np.ndarray  # (4, D) int64: where nodes end, rank, row in the sums of confidence, whether it may borrow
+    drafts: np.ndarray  # (3, D) int64: where nodes end, rank, whether it may borrow
     trees: np.ndarray  # (T,) int64, where each tree's drafts end
 
 
@@ -33,7 +31,6 @@ class FusedTrees(NamedTuple):
 
 
 def room_for_trees(given: RawDrafts) -> FusedTrees:
-    """Return room for what comes of drafts."""
     nodes = len(given.confidences)
     return FusedTrees(
         np.empty(len(given.trees), np.int64),
@@ -45,7 +42,7 @@ def room_for_trees(given: RawDrafts) -> FusedTrees:
 
 
 @entry
-def fused_trees(given: RawDrafts, sums: np.ndarray, vocab_size: int, most: int, out: FusedTrees) -> bool:
+def fused_trees(given: RawDrafts, vocab_size: int, most: int, out: FusedTrees) -> bool:
     """Write the trees of up to `most` nodes, and return True; False, and no tree, where a draft is not sound."""
     count = given.drafts.shape[1]
     chances = np.empty(len(given.confidences))
@@ -53,13 +50,12 @@ def fused_trees(given: RawDrafts, sums: np.ndarray, vocab_size: int, most: int, 
     nodes[1:], trees[1:] = given.drafts[0], given.trees
     depths, best = np.empty(len(chances) + 1, np.int64), np.empty(len(chances) + 1)
     for draft in range(count):
-        begun, end, may_borrow = nodes[draft], nodes[draft + 1], given.drafts[3, draft] == 1
+        begun, end, may_borrow = nodes[draft], nodes[draft + 1], given.drafts[2, draft] == 1
         if not is_sound(given, begun, end, vocab_size, may_borrow):
             return False
-        own = sums[given.drafts[2, draft]]
         for i in range(begun, end):
             confidence = given.confidences[i]
-            chances[i] = BORROWED if confidence == BORROWED else chance_of(own, confidence)
+            chances[i] = BORROWED if confidence == BORROWED else min(CEILING, max(FLOOR, confidence))
         if not may_borrow:
             out.means[draft] = mean_confidence(given.nodes[1, begun:end], given.confidences[begun:end], depths, best)
     drafts = Drafts(given.nodes[0], given.nodes[1], chances, nodes, given.drafts[1], trees)

@@ -6,9 +6,6 @@ token gets the odds
 and the probability O / (1 + sum of all siblings' O). `app.stages.fuse` says what follows from it.
 """
 
-from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -21,83 +18,6 @@ AGREEMENT = 0.35
 MAX_ODDS = 1e6  # of a token, however many agree
 MAX_SIBLING_MASS = 0.999  # of one drafter below one parent: something else is always possible
 BORROWED = -1.0  # in place of a chance: no guess of this drafter's own
-
-Node = tuple[int, int, float]  # token, parent (0: the root, i: the draft's node i), chance or BORROWED
-
-
-class Merged(NamedTuple):
-    """A tree: nodes by falling survival, parents first; the drafts behind each, the most confident first."""
-
-    tokens: list[int]
-    parents: list[int]  # 0: the root, i: node i
-    survival: list[float]
-    proposers: list[list[int]]  # indexes of the tree's drafts
-
-
-class _Node:
-    """A token in the merged tree; `confidence` is each draft's own in it, given its parent."""
-
-    __slots__ = ("children", "confidence")
-
-    def __init__(self) -> None:
-        self.confidence: dict[int, float] = {}
-        self.children: dict[int, _Node] = {}
-
-
-def merged_tree_reference(drafts: Sequence[Sequence[Node]], ranks: Sequence[int], most: int) -> Merged:
-    """Return the `most` likeliest nodes of the union of drafts; the specification.
-
-    A token that a draft repeats below the same parent counts once, at its best. `ranks`: of equally
-    confident drafts the one of the lower rank comes first.
-    """
-    root = _Node()
-    for draft, nodes in enumerate(drafts):
-        placed = [root]
-        for token, parent, chance in nodes:
-            node = placed[parent].children.setdefault(token, _Node())
-            if chance > node.confidence.get(draft, 0.0):
-                node.confidence[draft] = chance
-            placed.append(node)
-    found = Merged([], [], [], [])
-    order = 0  # of opening: keeps ties deterministic and nodes uncompared
-    leaves: list[tuple[float, int, int, int, _Node]] = []  # -survival, order of opening, parent, token, node
-    node, index, survival = root, 0, 1.0
-    while True:
-        for token, child, probability in _probabilities(node):
-            heappush(leaves, (-survival * probability, order, index, token, child))
-            order += 1
-        if not leaves or index >= most:
-            return found
-        negative, _, parent, token, node = heappop(leaves)
-        index, survival = index + 1, -negative
-        found.tokens.append(token)
-        found.parents.append(parent)
-        found.survival.append(survival)
-        own = node.confidence
-        found.proposers.append(sorted(own, key=lambda draft: (-own[draft], ranks[draft])))
-
-
-def _probabilities(parent: _Node) -> Iterator[tuple[int, _Node, float]]:
-    """Yield each child, and its probability given the parent; what all borrowed and none guessed is no guess."""
-    children = [(token, child) for token, child in parent.children.items() if child.confidence]
-    mass: dict[int, float] = {}
-    for _, child in children:
-        for draft, own in child.confidence.items():
-            mass[draft] = mass.get(draft, 0.0) + own
-    if len(children) == len(mass) == 1:
-        yield *children[0], min(MAX_SIBLING_MASS, *mass.values())
-        return
-    scale = {draft: min(1.0, MAX_SIBLING_MASS / total) for draft, total in mass.items()}
-    odds: list[float] = []
-    for _, child in children:
-        factors = [1.0 + c * scale[d] / (1.0 - mass[d] * scale[d]) for d, c in child.confidence.items()]
-        strongest = max(factors)
-        odds.append(min(MAX_ODDS, strongest * (prod(factors) / strongest) ** AGREEMENT - 1.0))
-    whole = 0.0
-    for own in odds:  # `sum` rounds otherwise from Python 3.12 on
-        whole += own
-    for (token, child), own in zip(children, odds, strict=True):
-        yield token, child, own / (1.0 + whole)
 
 
 class Drafts(NamedTuple):
@@ -115,9 +35,8 @@ class Drafts(NamedTuple):
 def merged_trees(given: Drafts, most: int, ends: np.ndarray, places: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Merge the drafts of each tree, and return its nodes' survival, (N,) float64, tree after tree.
 
-    `ends`: (T,) int64, where each tree's nodes end in the outputs; `places`: (N, 3) int64, of each
-    node its token, its parent and where its proposers end in `out`, (N,) int64, which are indexes of
-    the tree's drafts.
+    `ends`: (T,) int64, where each tree's nodes end; `places`: (N, 3) int64, of each node its token, its parent and
+    where its proposers end in `out`, (N,) int64, which are indexes of the tree's drafts.
     """
     survivals = np.empty(len(given.tokens))
     written, named = 0, 0
@@ -142,8 +61,8 @@ def merged_tree(
 ) -> tuple[int, int]:
     """Write the tree of the drafts from `first` to `end` from node `written` and proposer `named` on; return the ends.
 
-    A node of the union is known by a number, 0 the root; its children and its confidences are linked
-    lists, in the order in which drafts brought them.
+    A node of the union is a number, 0 the root; its children and its confidences are linked lists, in the order of the
+    drafts.
     """
     room = given.nodes[end] - given.nodes[first] + 1
     token, child, last, sibling = _links(room), _links(room), _links(room), _links(room)
@@ -236,7 +155,6 @@ def merged_tree(
 
 @kernel
 def _links(room: int) -> np.ndarray:
-    """Return so many links, none set."""
     return np.full(room, -1, np.int64)
 
 
@@ -289,7 +207,6 @@ def write_proposers(
 
 @kernel
 def is_behind(known: int, new: int, by: np.ndarray, confidence: np.ndarray, ranks: np.ndarray) -> bool:
-    """Tell whether a confidence comes behind another one."""
     if confidence[known] != confidence[new]:
         return bool(confidence[known] < confidence[new])
     return bool(ranks[by[known]] > ranks[by[new]])

@@ -34,8 +34,6 @@ _SIZE_SHIFT, _HALF = np.uint64(64 - SIZE_BITS), np.uint64(32)
 
 
 class OwnText(NamedTuple):
-    """A request's own text so far."""
-
     tokens: np.ndarray  # (capacity,) int32
     seen: np.ndarray  # (V // 64 + 1,) uint64: a bit for each token of the vocabulary, set where the text has it
     start: int  # tokens before it lend context only
@@ -54,7 +52,6 @@ class Found(NamedTuple):
 
 @kernel
 def room_for_next() -> Found:
-    """Return such room."""
     return Found(
         np.empty(_MOST, np.int64),
         np.empty(_MOST),
@@ -66,7 +63,7 @@ def room_for_next() -> Found:
 
 @kernel
 def next_tokens(tables: PhraseTables, own: OwnText, path: np.ndarray, known: int, out: Found) -> int:
-    """Write the likeliest tokens after a path with their chances, likeliest first, and return their number.
+    """Write the tokens after a path with their chances, likeliest first, and return their number.
 
     path: (LONGEST,) int64, its last `known` tokens count.
     """
@@ -107,7 +104,7 @@ def next_tokens(tables: PhraseTables, own: OwnText, path: np.ndarray, known: int
 def find_grams(tables: PhraseTables, path: np.ndarray, known: int, grams: np.ndarray) -> None:
     """Write what the tables say of the grams of each size that end a path; 0 of an unknown one.
 
-    A gram that the store does not know ends no longer one that it knows: the shortest is looked for first.
+    A gram that the store lacks ends no longer one that it has: the shortest is looked for first.
     """
     grams[:] = 0
     value, size = np.uint64(0), 0
@@ -161,7 +158,6 @@ def find(tables: PhraseTables, at: int, hashed: np.uint64) -> int:
 
 @kernel
 def add_chance(found: np.ndarray, chances: np.ndarray, count: int, token: int, chance: float) -> int:
-    """Add to a token's chance; return the number of tokens found."""
     for i in range(count):
         if found[i] == token:
             chances[i] += chance

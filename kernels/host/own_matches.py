@@ -1,16 +1,13 @@
 """Find where the end of a text stood before in it, and guess that what followed comes again; for a batch in one call.
 
-The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. The
-chance that it goes on is how often matches of that length did so far, in this text and, where it has
-little evidence, in all of them:
+The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. The chance that it
+goes on is how often matches of that length did so, in this text and, where it has little evidence, in all:
 
     chance = (followed + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
 
-with the wider chance as `prior`, whose own is FOLLOWED. A text is searched, not indexed: a thousand
-tokens take less than a microsecond, and an index is more memory than the caches keep beside a target.
+with the wider chance as `prior`, whose own is FOLLOWED. A thousand tokens are searched in less than a microsecond.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,34 +33,19 @@ class MatchedTexts(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Room for the guesses for B texts, one after the other."""
-
     tokens: np.ndarray  # (N,) int64
     chances: np.ndarray  # (N,) float64
     ends: np.ndarray  # (B,) int64
-
-
-def match_reference(tokens: Sequence[int]) -> tuple[int, int]:
-    """Return where the match of a text goes on, and its length; the specification."""
-    end = len(tokens)
-    for size in SIZES:
-        for place in range(end - 1, size - 1, -1):
-            length = 0
-            while length < min(place, LONGEST) and tokens[place - 1 - length] == tokens[end - 1 - length]:
-                length += 1
-            if length >= size:
-                return place, length
-    return 0, 0
 
 
 @entry
 def copy_matches(
     texts: MatchedTexts, wider: np.ndarray, read: np.ndarray, fresh: np.ndarray, asked: np.ndarray, out: Copies
 ) -> None:
-    """Take in what came of some texts, then guess how some go on.
+    """Append new tokens to some texts, then guess how some go on.
 
-    wider: (2, LONGEST + 1) float64, the rates of all texts; read: (A, 2) int64, a text's row and how many
-    of `fresh`, the new tokens, text after text, it gets; asked: (B, 2) int64, a row and how many tokens to guess.
+    wider: (2, LONGEST + 1) float64, the rates of all texts; read: (A, 2) int64, a text's row and how many of `fresh`,
+    the new tokens, it gets; asked: (B, 2) int64, a row and how many tokens to guess.
     """
     begun = 0
     for i in range(len(read)):
@@ -122,13 +104,11 @@ def find_match(tokens: np.ndarray, end: int) -> tuple[int, int]:
 
 @kernel
 def rate(rates: np.ndarray, size: int, prior: float) -> float:
-    """Return how often matches of a length were followed."""
     return float((rates[0, size] + PRIOR_WEIGHT * prior) / (rates[1, size] + PRIOR_WEIGHT))
 
 
 @kernel
 def count(rates: np.ndarray, size: int, is_followed: bool) -> None:
-    """Count that a match of a length was followed or not."""
     if rates[1, size] >= WINDOW:
         rates[0, size] /= 2.0
         rates[1, size] /= 2.0

@@ -21,13 +21,12 @@ _HALF = np.uint64(32)
 
 
 class PhraseTables(NamedTuple):
-    """Next tokens of n-grams of all sizes in DOUBT, as a hash table: memory takes most of a look-up's time.
+    """Next tokens of n-grams of all sizes in DOUBT, as a hash table.
 
-    A slot is a gram's key, its hash without the bits that a token's id takes below the place of its
-    size in DOUBT, and its next tokens in one number: from KEPT_SHIFT on how many are kept, below
-    it how often any was seen, and in the bits of WHICH the only one, or the row of the first. The
-    home of a hash is the share of all homes that its high half is of 2**32; a gram stands there or
-    behind, before the next empty slot.
+    A slot is a gram's key, its hash without the bits that a token's id takes below the place of its size in DOUBT, and
+    its next tokens in one number: from KEPT_SHIFT on how many are kept, below it how often any was seen, and in the
+    bits of WHICH the only one, or the row of the first. The home of a hash is the share of all homes that its high half
+    is of 2**32; a gram stands there or behind, before the next empty slot.
     """
 
     slots: np.ndarray  # (S, 2) uint64, the last one empty; an empty one's second number is 0
@@ -55,16 +54,12 @@ def phrase_tables(ids: np.ndarray, vocab_size: int) -> PhraseTables:
 
 
 def write_tables(tables: PhraseTables, folder: Path) -> None:
-    """Write tables to a folder, a file each. Raises OSError."""
     for name, values in tables._asdict().items():
         np.save(folder / f"{name}.npy", values)
 
 
 def read_tables(folder: Path) -> PhraseTables:
-    """Map tables that `write_tables` wrote into memory.
-
-    Raises OSError, EOFError, and ValueError where compiled code would read beyond them.
-    """
+    """Map tables into memory. Raises OSError, EOFError, and ValueError where compiled code would read beyond them."""
     found: dict[str, Any] = {
         name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in PhraseTables._fields
     }
@@ -94,7 +89,6 @@ def _slots(hashes: np.ndarray, sizes: np.ndarray, numbers: np.ndarray, homes: in
 
 
 def _last_row(slots: np.ndarray) -> int:
-    """Return where the last rows end that a slot leads to."""
     numbers = slots[:, 1].astype(np.int64)
     kept, which = numbers >> KEPT_SHIFT, numbers & WHICH
     return int(np.max(np.where(kept > 1, kept + which, 0)))
@@ -103,8 +97,8 @@ def _last_row(slots: np.ndarray) -> int:
 def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:
     """Count the next tokens of each n-gram that lies, with its next token, within one text.
 
-    Returns the grams' hashes, the number of each one's next tokens and of their sightings, all (G,);
-    next tokens and their counts, the most frequent of each gram first, both (R,).
+    Returns the grams' hashes, the number of each one's next tokens and of their sightings, all (G,); next tokens and
+    their counts, the most frequent of each gram first, both (R,).
     """
     count = max(0, len(ids) - size)
     grams = np.zeros(count, np.uint64)

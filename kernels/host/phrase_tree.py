@@ -2,38 +2,25 @@
 
     p_n(t) = (count_n(t) + DOUBT[n] p_(n-1)(t)) / (total_n + DOUBT[n]),   p_0 = 0
 
-after the last tokens of a node's path, where a sighting in the request's own text counts for OWN ones
-in the tables. Tokens that stand in that text are HERE times as likely, the sum kept. A node's survival
-is the product of the chances on its path. Retrieval (REST, arXiv:2311.08252) as an interpolated n-gram
-model with a cache (Kuhn and De Mori, 1990); how the numbers were found is in docs/decisions/0009.
+after the last tokens of a node's path; a sighting in the own text counts for OWN ones in the tables, tokens that stand
+in it are HERE times as likely, the sum kept. Survival is the product of the chances on a path. Retrieval (REST,
+arXiv:2311.08252) as an interpolated n-gram model with a cache (Kuhn and De Mori, 1990); docs/decisions/0009 has the
+numbers.
 """
 
-from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 
 from kernels.host.next_tokens import (
-    HERE,
-    LITTLE,
     MAX_CHILDREN,
-    MAX_PLACES,
-    OWN,
     Found,
     OwnText,
     next_tokens,
     room_for_next,
 )
 from kernels.host.phrase_tables import (
-    DOUBT,
-    KEPT_SHIFT,
     LONGEST,
-    MOST_SEEN,
-    MULTIPLIER,
-    SEEN_SHIFT,
-    SIZE_BITS,
-    WHICH,
     PhraseTables,
 )
 from kernels.jit import entry, kernel
@@ -70,82 +57,15 @@ class Leaves(NamedTuple):
 
 
 def room(trees: int, nodes: int) -> Guesses:
-    """Return empty guesses for so many trees of so many nodes in all."""
     return Guesses(np.empty((nodes, 2), np.int64), np.empty(nodes), np.empty(trees, np.int64))
-
-
-def hashes(context: Sequence[int]) -> dict[int, int]:
-    """Hash the last 1, 2, 3, ... tokens: h = (h + token + 1) * MULTIPLIER, from the last token backwards."""
-    found, value = {}, 0
-    for size, token in enumerate(reversed(context), start=1):
-        value = (value + token + 1) * MULTIPLIER & (2**64 - 1)
-        found[size] = value
-    return found
-
-
-def phrase_tree_reference(
-    tables: PhraseTables, text: Sequence[int], start: int, most: int
-) -> list[tuple[int, int, float]]:
-    """Return up to `most` nodes (token, parent, chance) after a text; the specification.
-
-    Tokens of the text before `start` lend context only.
-    """
-    own = set(text[start:])
-
-    def chances(context: list[int]) -> list[tuple[int, float]]:
-        places = [i for i in range(start, len(text) - 1) if text[i] == context[-1]][-MAX_PLACES:]
-        found: dict[int, float] = {}
-        left = 1.0
-        for at, (size, doubt) in enumerate(DOUBT.items()):
-            if size > len(context):
-                continue
-            key = hashes(context)[size] >> tables.bits | at << 64 - SIZE_BITS
-            same = tables.slots[tables.slots[:, 0] == key, 1].tolist()
-            number = max(same, default=0)  # of an empty slot 0
-            total, kept, which = number >> SEEN_SHIFT & MOST_SEEN, number >> KEPT_SHIFT, number & WHICH
-            in_store = [(which, total)] if kept == 1 else tables.following[which : which + kept].tolist()
-            here = [
-                text[j + 1] for j in places if j + 1 >= size and list(text[j + 1 - size : j + 1]) == context[-size:]
-            ]
-            whole = total + OWN * len(here)
-            if not whole:
-                continue
-            one = left / (whole + doubt)
-            for token, count in in_store:
-                found[token] = found.get(token, 0.0) + one * count
-            for token in here:
-                found[token] = found.get(token, 0.0) + one * OWN
-            left *= doubt / (whole + doubt)
-            if left < LITTLE:
-                break
-        raised = {token: chance * HERE if token in own else chance for token, chance in found.items()}
-        scale = sum(found.values()) / sum(raised.values()) if found else 0.0
-        best = sorted(raised.items(), key=lambda one: one[1], reverse=True)[:MAX_CHILDREN]
-        return [(token, float(scale * chance)) for token, chance in best]
-
-    nodes: list[tuple[int, int, float]] = []
-    leaves: list[tuple[float, int, int, float, list[int]]] = []  # -survival, parent, token, chance, its context
-
-    def open_leaves(survival: float, node: int, context: list[int]) -> None:
-        for token, chance in chances(context):
-            if survival * chance >= MIN_SURVIVAL:
-                heappush(leaves, (-survival * chance, node, token, chance, [*context[1 - LONGEST :], token]))
-
-    open_leaves(1.0, 0, list(text[-LONGEST:]))
-    while leaves and len(nodes) < most:
-        negative, parent, token, chance, context = heappop(leaves)
-        nodes.append((token, parent, chance))
-        if len(nodes) < most:
-            open_leaves(-negative, len(nodes), context)
-    return nodes
 
 
 @entry
 def phrase_trees(tables: PhraseTables, texts: OwnTexts, asked: np.ndarray, fresh: np.ndarray, out: Guesses) -> None:
     """Append new tokens to requests' own texts, and write the tree of each.
 
-    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes wanted,
-    MAX_NODES at most; fresh: int32, the new tokens, one text after the other.
+    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes wanted, MAX_NODES at most;
+    fresh: int32, the new tokens, one text after the other.
     """
     room = MAX_NODES * MAX_CHILDREN
     leaves = Leaves(
@@ -216,7 +136,7 @@ def phrase_tree(
 
 @kernel
 def is_before(nodes: np.ndarray, chances: np.ndarray, i: int, j: int) -> bool:
-    """Return whether leaf i is likelier than leaf j, or as likely and of an earlier parent, or a lower token."""
+    """Tell whether leaf i is likelier than leaf j, or as likely and of an earlier parent, or a lower token."""
     if chances[i, 1] != chances[j, 1]:
         return bool(chances[i, 1] > chances[j, 1])
     if nodes[i, 1] != nodes[j, 1]:

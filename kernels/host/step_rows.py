@@ -1,15 +1,14 @@
 """Write a step's rows as a device reads them: what stands in each, what it sees, and how its token is chosen.
 
-The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the
-first of them below the last token. Row r, counted from the entry's first, has
+The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the first
+below the last token. Row r, counted from the entry's first, has
 
     depth(r) = depth(above(r)) + 1            above(r): the row below which it stands
-    sees(r) = sees(above(r)) | 1 << r         0 from row 64 on: so long an entry is a prompt's chunk, without a tree
+    sees(r) = sees(above(r)) | 1 << r         0 from row 64 on: a prompt's chunk, without a tree
     position(r) = start + depth(r)
     slot(r) = pages[(start + r) // S] * S + (start + r) % S
 
-for `start` cached tokens and pages of S tokens. Wanted are the tokens behind an entry's own last one and behind each
-node.
+for `start` cached tokens and pages of S tokens. Wanted are the tokens behind an entry's last token and each node.
 """
 
 from typing import NamedTuple
@@ -17,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.jit import entry
+from kernels.sampling.parameters import ParameterArrays, padding_values
 
 BITS = 64  # of what a row sees
 NOWHERE = -1  # slot of a padding row
+FLOATS, INTS, LONGS = (padding_values(kind) for kind in (np.float32, np.int32, np.int64))
 
 
 class Entries(NamedTuple):
@@ -34,19 +35,8 @@ class Entries(NamedTuple):
     parents: np.ndarray  # (N,) int64, 0: the entry's last token, else the node of that number
 
 
-class Choices(NamedTuple):
-    """How tokens are chosen, by row of the page table or of the step (`kernels.sampling.choices.Limits`)."""
-
-    temperature: np.ndarray  # float32
-    top_k: np.ndarray  # int32
-    top_p: np.ndarray  # float32
-    log_min_p: np.ndarray  # float32
-    seed: np.ndarray  # int64
-    choice: np.ndarray  # int64
-
-
 class Rows(NamedTuple):
-    """The arrays of a step, which hold as many entries and rows or more; what is left over is padding."""
+    """The arrays of a step, which hold as many entries and rows or more; the rest is padding."""
 
     ids: np.ndarray  # int32, as all without another type; padded with 0, as all without another padding
     depth: np.ndarray
@@ -61,30 +51,18 @@ class Rows(NamedTuple):
     wide: np.ndarray  # its rows, where these are more
 
 
-def write_rows_reference(entries: Entries, page_table: np.ndarray, page_tokens: int) -> list[list[int]]:
-    """Return [id, depth, ancestors, position, slot, whether its token is wanted] of each row; the specification."""
-    rows: list[list[int]] = []
-    parents = iter(entries.parents.tolist())
-    for length, nodes, start, at, is_final in zip(*(one.tolist() for one in entries[:5]), strict=True):
-        above = [*range(-1, length - 1), *(length - 1 + next(parents) for _ in range(nodes))]
-        paths: list[list[int]] = []
-        for row, parent in enumerate(above):
-            paths.append([*(paths[parent] if parent >= 0 else ()), row])
-            depth, (page, offset) = len(paths[row]) - 1, divmod(start + row, page_tokens)
-            sees = sum(1 << one for one in paths[row]) if row < BITS else 0
-            slot = int(page_table[at, page]) * page_tokens + offset
-            is_wanted = is_final and row >= length - 1
-            rows.append([int(entries.ids[len(rows)]), depth, sees, start + depth, slot, int(is_wanted)])
-    return rows
-
-
 @entry
 def write_rows(
-    entries: Entries, page_table: np.ndarray, page_tokens: int, choices: Choices, rows: Rows, chosen: Choices
+    entries: Entries,
+    page_table: np.ndarray,
+    page_tokens: int,
+    choices: ParameterArrays,
+    rows: Rows,
+    chosen: ParameterArrays,
 ) -> None:
-    """Write the rows of a step, and the choices of those wanted to `chosen`, padded with the likeliest token's.
+    """Write the rows of a step, and the sampling parameters of those wanted to `chosen`.
 
-    page_table: (R, P) int32; choices: (R,) each.
+    page_table: (R, P) int32; choices: of its R rows.
     """
     first, node, want = 0, 0, 0
     for b in range(len(entries.lengths)):
@@ -108,9 +86,12 @@ def write_rows(
             rows.slots[here] = page_table[at, slot // page_tokens] * page_tokens + slot % page_tokens
             if entries.finals[b] and row >= length - 1:
                 rows.wanted[want], rows.position[want] = here, start + depth + 1
-                chosen.temperature[want], chosen.top_k[want] = choices.temperature[at], choices.top_k[at]
-                chosen.top_p[want], chosen.log_min_p[want] = choices.top_p[at], choices.log_min_p[at]
-                chosen.seed[want], chosen.choice[want] = choices.seed[at], choices.choice[at]
+                for i in range(len(choices.floats)):
+                    chosen.floats[i][want] = choices.floats[i][at]
+                for i in range(len(choices.ints)):
+                    chosen.ints[i][want] = choices.ints[i][at]
+                for i in range(len(choices.longs)):
+                    chosen.longs[i][want] = choices.longs[i][at]
                 want += 1
         first += count
     size = len(entries.lengths)
@@ -118,5 +99,9 @@ def write_rows(
     rows.ids[first:], rows.depth[first:], rows.ancestors[first:], rows.positions[first:] = 0, 0, 0, 0
     rows.slots[first:] = NOWHERE
     rows.wanted[want:], rows.position[want:] = 0, 0
-    chosen.temperature[want:], chosen.top_k[want:], chosen.top_p[want:] = 0.0, 0, 1.0
-    chosen.log_min_p[want:], chosen.seed[want:], chosen.choice[want:] = -np.inf, 0, 0
+    for i in range(len(chosen.floats)):
+        chosen.floats[i][want:] = FLOATS[i]
+    for i in range(len(chosen.ints)):
+        chosen.ints[i][want:] = INTS[i]
+    for i in range(len(chosen.longs)):
+        chosen.longs[i][want:] = LONGS[i]

@@ -2,12 +2,9 @@
 
     out = x weight^T + bias
 
-A library picks another way to multiply for another number of rows, and the same row then comes out
-with other bits. Here one program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for
-every number of rows, and goes through K in one order; nothing is split, nothing is tuned as it
-runs. A row of a tensor core's product is computed from that row and the weight alone, and the
-tile's empty rows are zeros: a row's bits depend on neither the number of rows nor its place among
-them.
+One program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for every number of rows, and goes through K
+in one order; nothing is split or tuned. A row of a tensor core's product is computed from that row and the weight
+alone: its bits depend on neither the number of rows nor its place among them.
 """
 
 from collections.abc import Iterator
@@ -96,7 +93,7 @@ def fixed_linear(
 ) -> torch.Tensor:  # (M, N)
     """Compute the product; allocate the result, read nothing back.
 
-    Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
+    Raises ValueError for arguments the kernel does not know.
     """
     (num_rows, depth), columns = x.shape, len(weight)
     if weight.shape[1] != depth or (bias is not None and bias.shape != (columns,)):

@@ -53,10 +53,7 @@ def gated_silu(
     gate_up: torch.Tensor,  # (T, 2 * F)
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """Compute the gate in the dtype of the rows; allocate nothing, read nothing back.
-
-    Raises ValueError for shapes, layouts and dtypes that do not fit.
-    """
+    """Compute the gate in the dtype of the rows; allocate nothing, read nothing back. Raises ValueError."""
     num_rows, columns = out.shape
     if gate_up.shape != (num_rows, 2 * columns):
         raise ValueError(f"gate and up {tuple(gate_up.shape)} do not fit {tuple(out.shape)}")

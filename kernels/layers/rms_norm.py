@@ -74,10 +74,7 @@ def add_rms_norm(
     epsilon: float,
     out: torch.Tensor,  # (T, d), written; may be x itself
 ) -> None:
-    """Add and norm the rows, all of one dtype; allocate nothing, read nothing back.
-
-    Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
-    """
+    """Add and norm the rows, all of one dtype; allocate nothing, read nothing back. Raises ValueError."""
     num_rows, columns = residual.shape
     rows = [residual, out] if x is None else [residual, out, x]
     if any(one.shape != residual.shape or not one.is_contiguous() for one in rows) or columns > MAX_COLUMNS:

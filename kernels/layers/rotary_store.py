@@ -167,10 +167,7 @@ def rotary_store(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """Norm, turn and store all rows; allocate nothing, read nothing back.
-
-    Raises ValueError for shapes, layouts and dtypes that the kernel does not know.
-    """
+    """Norm, turn and store all rows; allocate nothing, read nothing back. Raises ValueError."""
     key_heads, head_dim = k_pages.shape[2:]
     _check(qkv, cos, sin, k_pages, v_pages, num_heads)
     _check_norms(qkv, head_dim, q_norm, k_norm)

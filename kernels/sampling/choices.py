@@ -1,28 +1,22 @@
-"""Pack how each row of a batch of logits is turned into a token, as tensors for
-`kernels.sampling.target_token_batch`.
+"""Pack how each row of a batch of logits is turned into a token, as tensors for `target_token_batch`.
 
-Bias, penalties and the allowed-token mask touch few tokens or cost one bit each, so the logits are
-never copied:
+Logits are never copied: `words` holds a bit for every token that is read from them as it is; a token with a bias or a
+penalty has no bit there but is listed as an edit,
 
-  * `words` holds a bit for every token that is read from the logits as it is;
-  * a token with a bias or a penalty has no bit there but is listed as an edit,
-        y = (logit + add) - subtract,
-    in the order and the arithmetic of `kernels.sampling.target_token.shaped`;
-  * a token that is not allowed has neither.
+    y = (logit + add) - subtract,
+
+in the order and the arithmetic of `kernels.sampling.target_token.shaped`; a token that is not allowed has neither.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from kernels.sampling.target_token import MIN_TEMPERATURE, Choice, Row, penalties
-
-MIN_TOP_P = 1e-37  # a smaller one would be 0 in float32, and no token would be kept
+from kernels.sampling.parameters import PARAMETERS, limits_of
+from kernels.sampling.target_token import Row, penalties
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +33,16 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class RowChoices:
-    """The choices of N rows."""
+    """The numbers by which N rows' tokens are chosen (`kernels.sampling.parameters`)."""
 
-    temperature: torch.Tensor  # (N,) float32, 0 is greedy
-    top_k: torch.Tensor  # (N,) int32, 0 keeps all
-    top_p: torch.Tensor  # (N,) float32
-    log_min_p: torch.Tensor  # (N,) float32, -inf keeps all
-    seed: torch.Tensor  # (N,) int64
-    choice: torch.Tensor  # (N,) int64
-    position: torch.Tensor  # (N,) int64
+    # (N,) each, of the types in `PARAMETERS`
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    log_min_p: torch.Tensor
+    top_k: torch.Tensor
+    seed: torch.Tensor
+    choice: torch.Tensor
+    position: torch.Tensor  # (N,) int64, where the token is to stand
     edits: Edits | None  # None: no row has any, nor a mask
 
     def at(self, places: torch.Tensor, edits: Edits) -> "RowChoices":
@@ -56,46 +51,17 @@ class RowChoices:
         return RowChoices(**kept, edits=edits)
 
 
-class Limits(NamedTuple):
-    """A choice in the numbers a kernel reads."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    log_min_p: float
-    seed: int
-    choice: int
-
-
-@lru_cache(maxsize=4096)  # a request's is asked for at each of its steps
-def limits_of(choice: Choice, vocab_size: int) -> Limits:
-    """Return the choice's numbers, kept within what float32 can hold."""
-    return Limits(
-        temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
-        top_k=min(choice.top_k, vocab_size),
-        top_p=max(choice.top_p, MIN_TOP_P),
-        log_min_p=float(torch.log(torch.tensor(choice.min_p))) if choice.min_p else -math.inf,
-        seed=choice.seed,
-        choice=choice.choice,
-    )
-
-
 def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str = "cpu") -> RowChoices:
     """Pack the rows' choices and edits. Raises IndexError if one names a token outside the
     vocabulary."""
     limits = [limits_of(row.choice, vocab_size) for row in rows]
 
-    def pack(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
+    def pack(values: list[float], kind: Any) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, kind)).to(device)
 
     return RowChoices(
-        temperature=pack([one.temperature for one in limits], torch.float32),
-        top_k=pack([one.top_k for one in limits], torch.int32),
-        top_p=pack([one.top_p for one in limits], torch.float32),
-        log_min_p=pack([one.log_min_p for one in limits], torch.float32),
-        seed=pack([one.seed for one in limits], torch.int64),
-        choice=pack([one.choice for one in limits], torch.int64),
-        position=pack([row.position for row in rows], torch.int64),
+        **{name: pack([getattr(one, name) for one in limits], kind) for name, (kind, _) in PARAMETERS.items()},
+        position=pack([row.position for row in rows], np.int64),
         edits=pack_edits(rows, vocab_size, device),
     )
 
@@ -142,15 +108,12 @@ def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tenso
 
 
 def meta_edits(num_rows: int, vocab_size: int) -> Edits:
-    """Return edits without data, for compiling."""
     words = torch.empty(num_rows, -(-vocab_size // 32), dtype=torch.int32, device="meta")
     integers, floats = (torch.empty(num_rows + 1, dtype=kind, device="meta") for kind in (torch.int32, torch.float32))
     return Edits(words, integers, integers, floats, floats, longest=100)
 
 
 def meta_choices(num_rows: int, edits: Edits | None) -> RowChoices:
-    """Return choices without data, for compiling."""
-    floats, small, large = (
-        torch.empty(num_rows, dtype=kind, device="meta") for kind in (torch.float32, torch.int32, torch.int64)
-    )
-    return RowChoices(floats, small, floats, floats, large, large, large, edits)
+    kinds = {name: kind for name, (kind, _) in PARAMETERS.items()} | {"position": np.int64}
+    empty = {name: torch.from_numpy(np.empty(num_rows, kind)).to("meta") for name, kind in kinds.items()}
+    return RowChoices(**empty, edits=edits)

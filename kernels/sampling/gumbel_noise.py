@@ -3,10 +3,9 @@
     G(seed, choice, position, token) = -log(-log u)
     u = (h >> 9 + 1/2) / 2^23
 
-u comes from a counter-based hash h, so any process can compute any token's noise at any position,
-and target and drafters meet the same noise. The hash is 32-bit: two rounds of the murmur3 finaliser
-over the token, keyed by seed, choice and position. u is exact in float32 and open at both ends. The
-integers are the same in torch, numpy and plain Python; the two logarithms agree within a few ulps.
+h is a counter-based 32-bit hash, two rounds of the murmur3 finaliser over the token, keyed by seed, choice and
+position: target and drafters meet the same noise. u is exact in float32 and open at both ends. The integers are the
+same in torch, numpy and plain Python; the two logarithms agree within a few ulps.
 """
 
 import torch
@@ -34,8 +33,7 @@ def gumbel(bits: torch.Tensor) -> torch.Tensor:
 
 
 def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
-    """Return two 32-bit words that depend on every bit of seed (64 bits), choice and position (32
-    bits each)."""
+    """Return two 32-bit words that depend on every bit of seed (64 bits), choice and position (32 bits each)."""
     low, high = GOLDEN, 0x85EBCA6B
     for word in (seed & MASK, seed >> 32 & MASK, choice & MASK, position & MASK):
         low = _mix_int(low ^ word)
@@ -44,8 +42,7 @@ def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
 
 
 def _mix(h: torch.Tensor) -> torch.Tensor:
-    """Apply murmur3's finaliser to int64 values that hold 32 bits; the products' low words survive
-    the wrap-around."""
+    """Apply murmur3's finaliser to int64 values that hold 32 bits."""
     h = (h ^ h >> 16) * 0x85EBCA6B & MASK
     h = (h ^ h >> 13) * 0xC2B2AE35 & MASK
     return h ^ h >> 16

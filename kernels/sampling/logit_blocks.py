@@ -81,14 +81,12 @@ def exp_sum(y, highest):
 
 
 def num_blocks_of(vocab_size: int, edits: Edits | None) -> tuple[int, int]:
-    """Return (blocks of the vocabulary, blocks of the longest row with its edits)."""
     dense = triton.cdiv(vocab_size, BLOCK)
     return dense, dense + (triton.cdiv(edits.longest, BLOCK) if edits else 0)
 
 
 def block_arguments(logits: torch.Tensor, edits: Edits | None) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that `read_block` takes pointers to; logits: (N, V). Without edits it
-    reads only the first."""
+    """Return the tensors that `read_block` takes pointers to; logits: (N, V)."""
     assert logits.ndim == 2 and logits.stride(1) == 1
     if edits is None:
         return (logits,) * 6

@@ -2,11 +2,10 @@
 
     token = argmax over x of z(x) + G(seed, choice, position, x)
 
-z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p ->
-min-p, in this order; temperature 0 is the plain argmax. Ties go to the lowest id. A filter keeps
-every token whose probability reaches the threshold of the last kept one, so equal tokens stay or go
-together and no sort order matters. One row at a time on purpose: the arithmetic, hence the
-rounding, cannot depend on the other rows.
+z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p -> min-p, in this
+order; temperature 0 is the plain argmax. Ties go to the lowest id. A filter keeps every token whose probability reaches
+the threshold of the last kept one, so equal tokens stay or go together. One row at a time: the rounding cannot depend
+on the other rows.
 """
 
 from collections.abc import Mapping
@@ -35,8 +34,6 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row's choice, and what shapes its logits before the filters."""
-
     choice: Choice
     position: int  # of the token to choose
     counts: Mapping[int, int] = field(default_factory=dict)  # of prompt, committed tokens and this node's ancestors

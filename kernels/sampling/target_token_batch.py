@@ -1,20 +1,16 @@
-"""Choose the target's token for N rows of logits, each by its own choice:
-`kernels.sampling.target_token` on the device.
+"""Choose the target's token for N rows of logits, each by its own choice: `kernels.sampling.target_token` on the
+device.
 
     token = argmax over the kept x of z(x) + G(seed, choice, position, x),   z = y / temperature
 
-y are the logits after bias, penalties and the allowed-token mask; temperature 0 is the argmax of y.
-Ties go to the lowest id. A token is kept if z(x) >= max z + log min_p, if fewer than top_k tokens
-are above it, and if the tokens above it have less than top_p of the mass (of the top-k tokens,
-where both are set).
+y are the logits after bias, penalties and the allowed-token mask; temperature 0 is the argmax of y. Ties go to the
+lowest id. A token is kept if z(x) >= max z + log min_p, if fewer than top_k tokens are above it, and if the tokens
+above it have less than top_p of the mass (of the top-k tokens, where both are set).
 
-Nothing is sorted and no threshold is searched for: a pass over the logits finds the best token of
-them all, the next counts what is above it. If that says it is kept it is the answer, because the
-kept tokens are the highest; if not, neither is anything below it, and the same pass has found the
-best token above it, to be judged next. Greedy and unfiltered rows take one pass, split over the
-device; filtered ones two and, now and then, some more. Only a row with top-k and top-p needs the
-top-k tokens' mass first: it is found by bisection between values that occur. Logits must be no NaN.
-Sums are in float32: a token within some 1e-6 of the edge of top-p may fall on its other side.
+A pass over the logits finds the best token, the next counts what is above it. If that says it is kept it is the answer;
+if not, neither is anything below it, and the same pass has found the best token above it. Only a row with top-k and
+top-p needs the top-k tokens' mass first, by bisection between values that occur. Logits must be no NaN. Sums are in
+float32: a token within some 1e-6 of the edge of top-p may fall on its other side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -291,7 +287,6 @@ def target_token_batch(logits: torch.Tensor, choices: RowChoices) -> Chosen:
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield the cases that `kernels.compile` compiles without a GPU."""
     # Edits are gathered one by one; in float32 that does not look like rows read in bits of 16.
     for dtype, edits in ((torch.bfloat16, None), (torch.float32, meta_edits(8, 49152))):
         logits = torch.empty(8, 49152, dtype=dtype, device="meta")

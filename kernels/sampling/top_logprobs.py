@@ -134,6 +134,5 @@ def top_logprobs(logits: torch.Tensor, edits: Edits | None, n: int) -> tuple[tor
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield the cases that `kernels.compile` compiles without a GPU."""
     logits = torch.empty(8, 49152, device="meta")
     yield CompileCase("top 20", lambda: top_logprobs(logits, meta_edits(8, 49152), MAX_TOP))

@@ -23,7 +23,6 @@ COMPARED = (
     (FULL, "cosine"),
     (FULL, "without routing"),
     (FULL, "without fusion"),
-    (FULL, "without calibration"),
     (FULL, "without run-ahead"),
     (FULL, "without suffix"),
     ("cosine", SINGLE),

@@ -110,8 +110,6 @@ def at_streams(
     measured = groups({d: p[: args.prompts] for d, p in args.texts.items()}, streams)
     runs = interleaved(arms, measured)
     found = {"pilot": tried, "left_out": skipped, **figures(runs, measured)}
-    if FULL in ours:
-        found["calibration"] = ours[FULL].calibration()
     print(table(found), flush=True)
     return found
 

@@ -1,7 +1,7 @@
 """Build, run and time an arm of `lab cooperate` as a pipeline in this process.
 
 Takes a variant and loaded models, returns runs. All arms share one target and one copy of every
-drafter (`app.assembly.local.Models`); caches, model-free drafters and calibration are each arm's
+drafter (`app.assembly.local.Models`); caches and model-free drafters are each arm's
 own.
 """
 
@@ -116,10 +116,6 @@ class PipelineArm:
             if sequences:
                 pipeline.step()
         return [pipeline.store.snapshot(record.id) for record in records]
-
-    def calibration(self) -> dict[str, dict[str, float]]:
-        """Return how well each drafter's confidence was calibrated so far, by drafter."""
-        return self._pipeline.fuser.calibration.info()
 
     def _request(self, prompt: str) -> GenerateRequest:
         return GenerateRequest(

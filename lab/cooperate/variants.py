@@ -80,7 +80,6 @@ def variants(best: Variant | None, generalist: str | None) -> list[Variant]:
         Variant(FULL),
         Variant("without routing", {"routing": "all"}),
         Variant("without fusion", without="fusion"),
-        Variant("without calibration", {"calibration": False}),
         Variant("without run-ahead", {"overlap": "none"}),
         Variant("without suffix", model_free=tuple(name for name in MODEL_FREE if name != "suffix")),
         Variant("without phrases", model_free=tuple(name for name in MODEL_FREE if name != Phrases.name)),

@@ -69,7 +69,7 @@ class Exits:
         """
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         silent = sum(work.silent for work in works)  # these never leave
-        if not any(work.floor > 0.0 for work in works):
+        if not any(work.may_exit for work in works):
             self._report = ExitReport()
             return costs.seconds(rows, silent), rows
         draws = {id(work): [self._draws.random() for _ in work.tree.tokens] for work in works}
@@ -83,7 +83,7 @@ class Exits:
             took_s += self._costs.fixed_s + costs.seconds(rows + round(self._costs.look * nodes)) - costs.seconds(rows)
             found = self._costs.found(one)
             for work in works:
-                if work.floor > 0.0:
+                if work.may_exit:
                     _leave(
                         work,
                         [
@@ -114,4 +114,4 @@ def _leave(work: BatchEntry, gone: Listed[bool]) -> None:
     """Drop these nodes and all below them."""
     for node, (is_gone, parent) in enumerate(zip(gone, work.tree.parents, strict=True), start=1):
         if is_gone or parent in work.pruned:
-            work.pruned.setdefault(node, 0.0)
+            work.pruned.add(node)

@@ -22,7 +22,7 @@ from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.step_costs import StepCosts
 from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
-from app.state import BatchEntry, CachedSequence, Guess, Tree
+from app.state import BatchEntry, CachedSequence, Guess
 from lab.simulate.exits import Exits, right_nodes
 from lab.simulate.log import DrafterLog, Log, Text
 
@@ -132,14 +132,13 @@ class LogTarget(PagedRunner):
         return StepOnCollect(partial(self._run, works), self._clock.perf_counter)
 
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
-        """Return rows for final batch entries, and let the time of all rows and branches pass."""
+        """Return rows for final batch entries, and let the time of all rows pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         if self._exits is not None:
             seconds, computed = self._exits.pass_s(works, self._right, self._costs)
         else:
             silent = sum(work.silent for work in works)
             seconds, computed = self._costs.seconds(rows, silent), float(rows)
-        seconds += self._costs.fork_s * sum(_branches(work.tree) for work in works)
         reading_s = self._costs.reading.step_s((work.start, len(work.tokens) + len(work.tree)) for work in works)
         seconds = self._device.verify(self._clock.now_s, computed, seconds, reading_s)
         self._clock.run("target", seconds)
@@ -269,11 +268,6 @@ class LogGuesser:
 def text_of(request_id: str) -> int:
     """Return the index of a request's text: its id is `text.number`."""
     return int(request_id.partition(".")[0])
-
-
-def _branches(tree: Tree) -> int:
-    """Count the leaves beside the main one."""
-    return len(tree) - len(set(tree.parents)) if len(tree) else 0
 
 
 def token_seconds(log: DrafterLog, lengths: Listed[int]) -> float:

@@ -2,7 +2,7 @@
 cores.
 
 `record` has the real target generate its texts and the real drafters guess after every token of
-them; `replay` runs the real code (schedule, routes, lengths, fusion, calibration) over that log on
+them; `replay` runs the real code (schedule, routes, lengths, fusion) over that log on
 a virtual clock, with drafters and verifiers on machines of their own, the verifier as fast as
 measured or slowed to a larger target's step.
 """

@@ -1,7 +1,7 @@
 """Hold the state of a simulation: the real verifiers, drafters and fusers over a log, and the texts
 still to come.
 
-Schedule, routes, lengths, fusion, calibration, batches and waits are those of `app`, not copies of
+Schedule, routes, lengths, fusion, batches and waits are those of `app`, not copies of
 them.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import cache
 
-from app.assembly.fuser import calibration
 from app.assembly.plans import plan_of
 from app.assembly.verifier import verifier_over
 from app.config import Settings
@@ -215,7 +214,7 @@ def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock)
     is_shared = plan.fusion == "token" and len(names) > 1
     models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
     kvs = (model.draft_kv for model in models)
-    token_fusion = TokenFusion(kvs, calibration(world.settings)) if is_shared else None
+    token_fusion = TokenFusion(kvs) if is_shared else None
     return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
 
 
@@ -227,7 +226,7 @@ def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
 
 def fuser_of(world: World) -> Fuser:
     """Build a fuser with model-free drafters of its own, as every process has them."""
-    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store), calibration(world.settings))
+    return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store))
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:

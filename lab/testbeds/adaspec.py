@@ -2,13 +2,12 @@
 
     goodput = (sequences + sum of cumulative products of confidences) / (drafting + verifying)
 
-A step is plain if one token of the running mean confidence does not beat none. After each drafted token the
-next is foretold with that mean, and drafting stops for the whole batch when goodput would fall. Then the
-least likely tokens are trimmed down to the next smaller captured size, if goodput does not fall. Costs are the
-world's own, as its profile at the start would find them. Its test of a step's time is commented out there, and here.
+A step is plain if one token of the running mean confidence does not raise goodput. After each drafted token the next
+one is predicted with that mean, and drafting stops for the whole batch when goodput would fall. Then the least likely
+tokens are trimmed down to the next smaller captured size, if goodput does not fall. Costs are the world's own, as
+AdaSpec's profile at the start would find them. Its test of a step's time is commented out in the published code.
 
-All of a round is drafted in one call. A path that has room left is asked for again at the same instant, and then
-gets no guesses, which ends it.
+All of a round is drafted in one call. A later call for the same round returns no guesses, which ends the path.
 """
 
 from collections.abc import Callable
@@ -21,12 +20,12 @@ from app.state import BatchEntry, CachedSequence, Guess
 from lab.simulate.log import DrafterLog, Text
 from lab.simulate.models import Device, LogGuesser, SimClock, token_seconds
 
-Goodput = Callable[[float, int], float]  # of tokens that are expected to be right, in so many rows
+Goodput = Callable[[float, int], float]  # of expected right tokens in so many rows
 CAPTURED = (1, 2, 4, 8, 16, 32)  # sizes of steps; beyond, multiples of the last
 
 
 class AdaSpecGuesser(LogGuesser):
-    """A drafter's model that returns the log's guesses, as many as AdaSpec would draft and keep."""
+    """A drafter's model that returns as many of the log's guesses as AdaSpec drafts and keeps."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class AdaSpecGuesser(LogGuesser):
         costs: StepCosts,
         most: int,
     ) -> None:
-        """Foretell verifying by `costs`, and draft `most` tokens at most."""
+        """Predict verifying by `costs`, and draft `most` tokens at most."""
         super().__init__(name, texts, log, clock, slowdown, device)
         self._costs = costs
         self._most = most
@@ -48,10 +47,7 @@ class AdaSpecGuesser(LogGuesser):
         self._sum, self._count = 0.0, 0  # of the confidences so far
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return what is drafted and kept for each batch entry, and let its time pass; nothing if that is known.
-
-        The batch has one depth, whatever `depth` the shortest of its paths has room for.
-        """
+        """Return what is drafted and kept for each batch entry, and let its time pass; the batch has one depth."""
         if not all(work.final for work in works):  # a piece of a prompt
             return super().guess(works, depth, floor)
         if any(self._drafted_s.get(work.sequence.id) == self._clock.now_s for work in works):
@@ -85,7 +81,7 @@ class AdaSpecGuesser(LogGuesser):
         return self._trimmed(drafted, lambda tokens, rows: goodput(tokens, steps, rows))
 
     def release(self, sequence: CachedSequence) -> None:
-        """Remove what is held of the sequence."""
+        """Remove the sequence's state."""
         super().release(sequence)
         self._drafted_s.pop(sequence.id, None)
 
@@ -110,7 +106,7 @@ class AdaSpecGuesser(LogGuesser):
 
 
 def _smaller(rows: int) -> int:
-    """Return the next captured size below so many rows."""
+    """Return the largest captured size below so many rows."""
     if rows > CAPTURED[-1]:
         return (rows - 1) // CAPTURED[-1] * CAPTURED[-1]
     return max((size for size in CAPTURED if size < rows), default=0)

@@ -1,10 +1,11 @@
-"""Name the arms of the testbeds: the plans that also run live, their ablations, and the paper's comparisons.
+"""Name the arms of the testbeds: the plans that run live, their ablations, and the papers' baselines.
 
-Data only. Model-free drafters are left out everywhere, since made texts repeat nothing.
+Data only. No arm uses n-gram tables, since made texts repeat nothing.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
@@ -12,200 +13,134 @@ from lab.cooperate.variants import OFF, Variant
 from lab.testbeds.worlds import WorldSpec
 
 COMMON = {"max_sequences": 512, "pruning": "off"}
-PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most; before that, for three times what they usually take
-LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of baselines, tried on other data than they are measured on
-ADASPEC_MOST = 8  # tokens that it drafts
-MICRO_RUNS = (1, 2, 3, 4)  # tokens of PipeInfer's
-Figure = Literal["request_s", "tokens_per_s"]
-System = Literal[
-    "paceline",
-    "adaspec",  # a plan whose drafters stop as AdaSpec has it (`lab.testbeds.adaspec`)
-    "smurfs",  # a plan whose drafters vote and whose length climbs, as Smurfs has it (`lab.testbeds.smurfs`)
-    "pipeinfer",  # no plan: a simulation of its own (`lab.testbeds.pipeinfer`)
-]
+PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most
+LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of chains and trees
+ADASPEC_MOST = 8  # tokens that AdaSpec drafts at most
+MICRO_RUNS = (1, 2, 3, 4)  # tokens of a micro-run of PipeInfer's
+NOTHING: Mapping[str, object] = MappingProxyType({})
+System = Literal["paceline", "adaspec", "smurfs", "pipeinfer"]  # what runs an arm (`lab.testbeds.play`)
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """An arm; `lengths`: the settings of which the best on other data is used, none where the plan decides.
+    """Variants of one name; the fastest on other data is the one that is measured."""
 
-    `one_of`: the drafters of which the best on other data is the one asked; none: the variant's own. `ways`: settings
-    of which those that are best on other data are used; `way`: those that were chosen. `system`: what runs it.
-    """
-
-    variant: Variant
-    lengths: tuple[str, ...] = ()
-    one_of: tuple[str, ...] = ()
+    variants: tuple[Variant, ...]
     system: System = "paceline"
-    ways: tuple[Mapping[str, object], ...] = ()
-    way: Mapping[str, object] = field(default_factory=dict)
+    chosen: str = ""  # settings of the variant that was fastest; empty: there is one variant
+
+    @property
+    def variant(self) -> Variant:
+        """Return the first variant."""
+        return self.variants[0]
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """Return the name of all variants."""
         return self.variant.name
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Return the model drafters that it can ask."""
+        """Return the model drafters of the first variant."""
         return self.variant.drafters or ()
 
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A figure of an arm over that of the best of others; `paper`: its name among the paper's figures."""
-
-    paper: str
-    figure: Figure
-    arm: str
-    over: tuple[str, ...]
-    cost: Literal["price_per_h", "peak_flops"] | None = None  # what both are divided by; None: nothing
+    def only(self, variant: Variant) -> "Arm":
+        """Return the arm with this one of its variants alone; `chosen`: where the variants differ."""
+        shared = set.intersection(*(set(_words(one)) for one in self.variants))
+        own = (word for word in _words(variant) if word not in shared)
+        return replace(self, variants=(variant,), chosen=", ".join(own))
 
 
 def cosine_arms(world: WorldSpec) -> list[Arm]:
-    """Return the arms in a world of CoSine's: experts of domains, and a drafter of the mixture."""
+    """Return the arms in a world of CoSine's: experts of domains, and a drafter trained on the mixture."""
     experts = tuple(name for name, one in world.drafters.items() if one.domain)
     mixture = tuple(name for name, one in world.drafters.items() if not one.domain)[:1]
-    trees = tuple(f"tree:{n}" for n in LENGTHS)
-    every: dict[str, object] = {"drafters_per_sequence": len(experts)}  # each has a node: any arm may ask all
-    ablations: dict[str, dict[str, object]] = {
-        "cosine": every,
-        "cosine without sharing": {**every, "fusion": "tree"},
-        "cosine without routing": {**every, "routing": "all"},
-        "cosine without control": {"lengths": "tree:4", "drafters_per_sequence": 2},
-    }
+    every: dict[str, object] = {"drafters_per_sequence": len(experts)}  # each has a node
+    no_fusion = _plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"})
     return [
-        _off(),
-        replace(_vanilla("vanilla", experts[:1]), one_of=experts),
-        _vanilla("vanilla, mixture", mixture),
-        Arm(_plan("specinfer", "specinfer", experts, every), trees),
-        replace(_pipeinfer("pipeinfer", experts[:1]), one_of=experts),
-        _pipeinfer("pipeinfer, mixture", mixture),
-        _smurfs(experts, every, ({"overlap": "groups"},)),
-        *(Arm(_plan(name, "cosine", experts, changes)) for name, changes in ablations.items()),
-        Arm(_plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"}, without="fusion")),
-        *(
-            Arm(_plan(f"cosine of {n}", "cosine", experts[:n], {"drafters_per_sequence": n}))
-            for n in range(1, len(experts))
-        ),
-        Arm(_plan("pace", "pace", experts, every)),
-        Arm(_plan("pace, mixture", "pace", mixture)),
+        off(),
+        vanilla("vanilla", experts),
+        vanilla("vanilla, mixture", mixture),
+        Arm(tuple(_plan("specinfer", "specinfer", experts, {**every, "lengths": f"tree:{n}"}) for n in LENGTHS)),
+        pipeinfer("pipeinfer", experts),
+        pipeinfer("pipeinfer, mixture", mixture),
+        smurfs(experts, every, [{"overlap": "none"}, {"overlap": "groups"}]),
+        _one("cosine", "cosine", experts, every),
+        _one("cosine without sharing", "cosine", experts, {**every, "fusion": "tree"}),
+        _one("cosine without routing", "cosine", experts, {**every, "routing": "all"}),
+        _one("cosine without control", "cosine", experts, {"lengths": "tree:4", "drafters_per_sequence": 2}),
+        Arm((replace(no_fusion, without="fusion"),)),
+        *(_one(f"cosine of {n}", "cosine", experts[:n], {"drafters_per_sequence": n}) for n in range(1, len(experts))),
+        _pace("pace", experts, every),
+        _pace("pace, mixture", mixture),
     ]
 
 
 def faser_arms(world: WorldSpec) -> list[Arm]:
-    """Return the arms in a world of FASER's: its parts stacked on a chain of one length."""
+    """Return the arms in a world of FASER's: its parts one after the other, and chains."""
     drafters = tuple(world.drafters)
-    splits = [round(own.value) for own in world.shared.splits] if world.shared else [0]
-    parts: dict[str, dict[str, object]] = {  # its controller is its own: no beat steers it
+    splits = [round(own.value) for own in world.shared.splits] if world.shared else []
+    ways: list[dict[str, object]] = [{"overlap": "groups", "partition": units} for units in splits]
+    parts: dict[str, dict[str, object]] = {
         "faser, lengths": {"overlap": "none"},
         "faser, lengths and exit": {"overlap": "none", "pruning": "auto"},
         "faser, lengths and overlap": {"partition": "auto"},
         "faser": {"partition": "auto", "pruning": "auto"},
     }
+    adaspec = _plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"})
     return [
-        _off(),
-        _vanilla("vanilla", drafters),
-        Arm(_plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
-        Arm(_plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"}), system="adaspec"),
-        _smurfs(drafters, {}, tuple({"overlap": "groups", "partition": units} for units in splits)),
-        *(Arm(replace(_plan(name, "faser", drafters, changes), is_steered=False)) for name, changes in parts.items()),
-        Arm(_plan("pace", "pace", drafters, {"pruning": "auto"})),
+        off(),
+        vanilla("vanilla", drafters),
+        _one("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"}),
+        Arm((adaspec,), "adaspec"),
+        smurfs(drafters, {}, [{"overlap": "none"}, *ways]),
+        *(  # FASER's controller is its own, so that beat does not steer it
+            Arm((replace(_plan(name, "faser", drafters, own), is_steered=False),)) for name, own in parts.items()
+        ),
+        _pace("pace", drafters, {"pruning": "auto"}),
     ]
 
 
-BASELINES = (OFF, "vanilla", "specinfer", "pipeinfer")
-ONE_DRAFTER = (OFF, "vanilla, mixture", "pipeinfer, mixture")  # if the paper's baselines had no experts to ask
-COSINE = (
-    Comparison("latency, cosine over the best baseline", "request_s", "cosine", BASELINES),
-    Comparison("latency, cosine over the best of one drafter", "request_s", "cosine", ONE_DRAFTER),
-    Comparison("tokens/s, cosine over the best of one drafter", "tokens_per_s", "cosine", ONE_DRAFTER),
-    Comparison("tokens/s, cosine over specinfer", "tokens_per_s", "cosine", ("specinfer",)),
-    Comparison("headline, on the same machines", "tokens_per_s", "cosine", BASELINES),
-    Comparison("tokens/s, cosine over off", "tokens_per_s", "cosine", (OFF,)),
-    Comparison("tokens/s, specinfer over off, by quotients", "tokens_per_s", "specinfer", (OFF,)),
-    Comparison("tokens/s, pipeinfer over specinfer, by quotients", "tokens_per_s", "pipeinfer", ("specinfer",)),
-    Comparison("tokens/s, the same of one drafter", "tokens_per_s", "pipeinfer, mixture", ("vanilla, mixture",)),
-    Comparison("tokens/s, smurfs over specinfer", "tokens_per_s", "smurfs", ("specinfer",)),
-    Comparison("tokens/s without cooperation", "tokens_per_s", "cosine without sharing", ("cosine",)),
-    Comparison("tokens/s without fusion", "tokens_per_s", "cosine without fusion", ("cosine",)),
-    Comparison("headline, at equal cost", "tokens_per_s", "cosine", BASELINES, "price_per_h"),
-    Comparison("headline, at equal peak compute", "tokens_per_s", "cosine", BASELINES, "peak_flops"),
-    Comparison("headline, at equal cost, of one drafter", "tokens_per_s", "cosine", ONE_DRAFTER, "price_per_h"),
-    Comparison("latency, pace over cosine", "request_s", "pace", ("cosine",)),
-    Comparison("tokens/s, pace over cosine", "tokens_per_s", "pace", ("cosine",)),
-    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", BASELINES),
-    Comparison("the same at equal cost", "tokens_per_s", "pace", BASELINES, "price_per_h"),
-    Comparison("tokens/s, pace over the best of one drafter", "tokens_per_s", "pace", ONE_DRAFTER),
-    Comparison("pace over the best of one drafter, at equal cost", "tokens_per_s", "pace", ONE_DRAFTER, "price_per_h"),
-    Comparison(
-        "tokens/s, pace of the mixture over the best of one drafter", "tokens_per_s", "pace, mixture", ONE_DRAFTER
-    ),
-    Comparison("tokens/s, the mixture's drafter over cosine", "tokens_per_s", "vanilla, mixture", ("cosine",)),
-)
-WITHOUT_OFF = ("vanilla", "vanilla of 6", "adaspec", "smurfs")  # what FASER is compared with
-FASER = (
-    Comparison("latency over the best baseline", "request_s", "faser", WITHOUT_OFF),
-    Comparison("tokens/s over the best baseline", "tokens_per_s", "faser", WITHOUT_OFF),
-    Comparison("latency over the best baseline or off", "request_s", "faser", (OFF, *WITHOUT_OFF)),
-    Comparison("tokens/s over the best baseline or off", "tokens_per_s", "faser", (OFF, *WITHOUT_OFF)),
-    Comparison("latency over vanilla", "request_s", "faser", ("vanilla",)),
-    Comparison("lengths alone, over vanilla", "tokens_per_s", "faser, lengths", ("vanilla",)),
-    Comparison("lengths and early exit, over vanilla", "tokens_per_s", "faser, lengths and exit", ("vanilla",)),
-    Comparison("lengths alone, over vanilla of 6", "tokens_per_s", "faser, lengths", ("vanilla of 6",)),
-    Comparison(
-        "lengths and early exit, over vanilla of 6", "tokens_per_s", "faser, lengths and exit", ("vanilla of 6",)
-    ),
-    Comparison("all three, over vanilla of 6", "tokens_per_s", "faser", ("vanilla of 6",)),
-    Comparison("latency of all three, over vanilla of 6", "request_s", "faser", ("vanilla of 6",)),
-    Comparison("lengths and overlap, over vanilla", "tokens_per_s", "faser, lengths and overlap", ("vanilla",)),
-    Comparison("all three, over vanilla", "tokens_per_s", "faser", ("vanilla",)),
-    Comparison("tokens/s, vanilla over off", "tokens_per_s", "vanilla", (OFF,)),
-    Comparison("tokens/s, adaspec over vanilla", "tokens_per_s", "adaspec", ("vanilla",)),
-    Comparison("tokens/s, smurfs over vanilla", "tokens_per_s", "smurfs", ("vanilla",)),
-    Comparison("latency, pace over faser", "request_s", "pace", ("faser",)),
-    Comparison("tokens/s, pace over faser", "tokens_per_s", "pace", ("faser",)),
-    Comparison("tokens/s, pace over the best baseline", "tokens_per_s", "pace", (OFF, *WITHOUT_OFF)),
-)
+ARMS: dict[str, Callable[[WorldSpec], list[Arm]]] = {"cosine": cosine_arms, "faser": faser_arms}
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The arms of a paper's world, and what is compared."""
-
-    arms: Callable[[WorldSpec], list[Arm]]
-    comparisons: tuple[Comparison, ...]
+def off() -> Arm:
+    """Return plain decoding."""
+    return Arm((Variant(OFF, {**COMMON, "plan": "off"}, drafters=(), model_free=(), speculates=False),))
 
 
-ARMS = {"cosine": Evaluation(cosine_arms, COSINE), "faser": Evaluation(faser_arms, FASER)}
+def vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
+    """Return chains of one length of one drafter."""
+    own = product(drafters, LENGTHS)
+    return Arm(tuple(_plan(name, "vanilla", (drafter,), {"lengths": f"fixed:{n}"}) for drafter, n in own))
 
 
-def _off() -> Arm:
-    return Arm(Variant(OFF, {**COMMON, "plan": "off"}, drafters=(), model_free=(), speculates=False))
+def pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
+    """Return PipeInfer with one drafter and micro-runs of one length."""
+    own = product(drafters, MICRO_RUNS)
+    return Arm(tuple(Variant(name, drafters=(one,), model_free=(), length=n) for one, n in own), "pipeinfer")
 
 
-def _vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
-    return Arm(_plan(name, "vanilla", drafters), tuple(f"fixed:{n}" for n in LENGTHS))
+def smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], ways: Iterable[Mapping[str, object]]) -> Arm:
+    """Return Smurfs: all requests drafted for in turn, or one half of them beside the other."""
+    return Arm(tuple(_plan("smurfs", "specinfer", drafters, {**changes, **way}) for way in ways), "smurfs")
 
 
-def _pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
-    sizes = tuple(f"micro:{n}" for n in MICRO_RUNS)
-    return Arm(Variant(name, COMMON, drafters=drafters, model_free=()), sizes, system="pipeinfer")
+def _words(variant: Variant) -> list[str]:
+    """Return a variant's settings and drafters."""
+    return [*(f"{name} {value}" for name, value in variant.settings.items()), *(variant.drafters or ())]
 
 
-def _smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], halves: tuple[Mapping[str, object], ...]) -> Arm:
-    """Return the arm, which drafts for one half beside the other in one of these ways, or for all in turn."""
-    return Arm(_plan("smurfs", "specinfer", drafters, changes), system="smurfs", ways=({"overlap": "none"}, *halves))
+def _pace(name: str, drafters: tuple[str, ...], changes: Mapping[str, object] = NOTHING) -> Arm:
+    settings = {**COMMON, "plan": "pace", **changes, "model_free": False}
+    return Arm((Variant(name, settings, drafters=drafters, model_free=()),))
 
 
-def _plan(
-    name: str,
-    plan: str,
-    drafters: tuple[str, ...],
-    changes: Mapping[str, object] = MappingProxyType({}),
-    without: Literal["fusion"] | None = None,
-) -> Variant:
-    if plan == "pace":
-        return Variant(name, {**COMMON, "plan": plan, **changes, "model_free": False}, drafters=drafters, model_free=())
-    settings, policy = {**COMMON, "plan": plan, **changes}, {"draft_wait_s": PATIENCE_S}
-    return Variant(name, settings, drafters=drafters, model_free=(), without=without, policy=policy)
+def _one(name: str, plan: str, drafters: tuple[str, ...], changes: Mapping[str, object]) -> Arm:
+    return Arm((_plan(name, plan, drafters, changes),))
+
+
+def _plan(name: str, plan: str, drafters: tuple[str, ...], changes: Mapping[str, object]) -> Variant:
+    """Return a paper's plan, which waits for the drafts of all drafters that it uses."""
+    settings = {**COMMON, "plan": plan, **changes}
+    return Variant(name, settings, drafters=drafters, model_free=(), policy={"draft_wait_s": PATIENCE_S})

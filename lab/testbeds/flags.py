@@ -1,7 +1,4 @@
-"""Say where a paper's numbers do not fit each other, by the arithmetic of its worlds, to stand beside every result.
-
-What a rate of requests asks of the device, what its memory holds, and the largest rate that it can serve at all.
-"""
+"""Say where a paper's numbers do not fit each other, by the arithmetic of its worlds, to stand beside every result."""
 
 from collections.abc import Mapping
 
@@ -11,16 +8,21 @@ from lab.testbeds.worlds import LoadSpec, WorldSpec
 FASER_RATE = 26.0  # requests/s; paper 2.5
 FASER_BATCH = 128  # more than 40 % of ShareGPT's batches are larger; paper 2.5
 PETA = 1e15
+COSINE = (
+    "LLaMA-68M has a vocabulary of 32,000 tokens, the 70B that it drafts for one of 128,256. Up to 4.71 times vLLM "
+    "with drafters of at most 3.20 tokens a round asks that fusion adds half again, or that vLLM was placed worse than "
+    "the target. The headline (-23.2 % latency) is below the paper's own offline figure (-27.1 %). SpecInfer at 2.40 "
+    "to 2.91 of plain decoding follows from quotients of ranges, and which drafters it had is not said."
+)
 
 
 def flags(paper: str, worlds: Mapping[str, WorldSpec]) -> str:
     """Return a paragraph of what does not fit, and the largest rates of these worlds."""
-    first = next(iter(worlds.values()))
-    rates = "; ".join(_rates(name, world) for name, world in worlds.items())
-    own = _faser(first) if paper == "faser" else COSINE
+    own = _faser(next(iter(worlds.values()))) if paper == "faser" else COSINE
     return (
-        f"Where the paper's numbers do not fit each other: {own} The largest rates that can be served at all, by plain "
-        f"decoding with a full cache (and by computing alone, at the devices' peak): {rates}.\n"
+        f"Where the paper's numbers do not fit each other: {own} The largest rates that can be served, by plain "
+        "decoding with a full cache (and by computing alone, at the devices' peak): "
+        f"{'; '.join(_rates(name, world) for name, world in worlds.items())}.\n"
     )
 
 
@@ -47,26 +49,19 @@ def _rates(name: str, world: WorldSpec) -> str:
 
 def _faser(world: WorldSpec) -> str:
     model, device = world.models[world.target.model], world.devices[world.target.device]
-    prompts = {name: FASER_RATE * load.prompt_tokens.value * model.row_flop.value for name, load in world.loads.items()}
-    more = [FASER_RATE * load.output_tokens.value * model.row_flop.value / PETA for load in world.loads.values()]
+    peta_s = FASER_RATE * model.row_flop.value / PETA  # FLOP/s of a token in each request
+    prompts = {name: load.prompt_tokens.value * peta_s for name, load in world.loads.items()}
+    outputs = [load.output_tokens.value * peta_s for load in world.loads.values()]
     sharegpt = world.loads["sharegpt"]
     mean = sharegpt.prompt_tokens.value + sharegpt.output_tokens.value / 2.0
     room = [int(kv_tokens(world, drafters) / mean) for drafters in ((), tuple(world.drafters))]
-    by_data = ", ".join(f"{value / PETA:.2f}e15 FLOP/s of {name}" for name, value in prompts.items())
+    by_data = ", ".join(f"{value:.2f}e15 FLOP/s of {name}" for name, value in prompts.items())
     peak = world.target.devices * device.flops.value / PETA
     return (
         f"{FASER_RATE:g} requests/s of {world.target.model} ask for {by_data} for their prompts, and "
-        f"{min(more):.2f}e15 to {max(more):.2f}e15 more for their output, where the peak is {peak:.2f}e15; so the "
-        f"rate is a free number. The memory holds {room[0]} sequences of ShareGPT, {room[1]} with the drafter's cache "
-        f"beside, where more than 40 % of its batches are said to be above {FASER_BATCH}. Throughput over vanilla goes "
-        "from 1.35 to 1.22 when early exit is added and to 1.60 with overlap: rows that are not cumulative, or a slip."
+        f"{min(outputs):.2f}e15 to {max(outputs):.2f}e15 more for their output, where the peak is {peak:.2f}e15; so "
+        f"the rate is a free number. The memory holds {room[0]} sequences of ShareGPT, {room[1]} with the drafter's "
+        f"cache beside, where more than 40 % of its batches are said to be above {FASER_BATCH}. Throughput over "
+        "vanilla goes from 1.35 to 1.22 when early exit is added and to 1.60 with overlap: rows that are not "
+        "cumulative, or a slip."
     )
-
-
-COSINE = (
-    "LLaMA-68M has a vocabulary of 32,000 tokens, the 70B that it drafts for one of 128,256. Up to 4.71 times vLLM "
-    "with drafters of at most 3.20 tokens a round asks that fusion adds half again, or that vLLM was placed worse than "
-    "the target. The headline (-23.2 % latency) is below the paper's own offline figure (-27.1 %), presumably since it "
-    "alone is at equal cost. SpecInfer at 2.40 to 2.91 of plain decoding follows from quotients of ranges, and whom it "
-    "asked is not said."
-)

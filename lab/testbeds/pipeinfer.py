@@ -1,11 +1,11 @@
-"""Simulate PipeInfer (arXiv:2407.11798) in a world: asynchronous speculation through a pipeline, no segments.
+"""Simulate PipeInfer (arXiv:2407.11798) in a world: asynchronous speculation through a pipeline.
 
-For each sequence a single-token run of its newest token and speculative micro-runs of few drafted tokens are in
-flight at once. Runs that wait at the first stage go as one pass; when a token turns out wrong, all later
-runs of its sequence leave the stages that they have not reached, and drafting starts again behind
-the target's token. Amounts are fixed. Assumed, and kind to it: its one drafter guesses for every sequence at once
-without waiting for others; cancelling takes no time; as many runs of a sequence are drafted ahead as
-there are stages and one more. Costs and drafts are those of all other arms.
+For each sequence a single-token run of its newest token and speculative micro-runs of few drafted tokens are in flight
+at once. Runs that wait at the first stage go as one pass; when a token turns out wrong, all later runs of its sequence
+are cancelled in the stages that they have not reached, and drafting starts again behind the target's token. The length
+of a micro-run is fixed. Assumed, in favour of PipeInfer: its one drafter guesses for every sequence at once without
+waiting for others; cancelling takes no time; one run of a sequence more than there are stages is drafted ahead. Costs
+and drafts are those of all other arms.
 """
 
 from collections import Counter, deque
@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+from lab.simulate.load import RequestTimes
 from lab.simulate.log import Log
 from lab.testbeds.roofline import context_s, guess_s, step_costs
 from lab.testbeds.worlds import WorldSpec
@@ -33,12 +34,12 @@ class Run:
 
 @dataclass(slots=True)
 class Sequence:
-    """A text as far as the target has said it; `right[i]`: would the drafter guess its i-th token."""
+    """A text and what is known of it; `right[i]`: is the drafter's guess at its i-th token right."""
 
     right: Listed[bool]
     prompt: int
     began_s: float
-    known: int = 0  # tokens said
+    known: int = 0  # tokens that the target has chosen
     drafted: int = 0  # the position up to which there are drafts
     runs: list[Run] = field(default_factory=list)  # in flight, in order
     turn: int = 0  # of drafting; a draft of an earlier one is stale
@@ -48,16 +49,13 @@ class Sequence:
 
 @dataclass(slots=True)
 class Served:
-    """What came of a simulation; seconds by request."""
+    """What came of a simulation."""
 
-    requests_s: list[float] = field(default_factory=list)
-    firsts_s: list[float] = field(default_factory=list)
+    requests: list[RequestTimes] = field(default_factory=list)
     last_s: float = 0.0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    busy_s: float = 0.0  # of the first stage
-    tokens_s: list[float] = field(default_factory=list)  # a token after the first, by request
     lengths: Counter[int] = field(default_factory=Counter)  # drafted tokens of a run, prompts left out
     batches: Counter[int] = field(default_factory=Counter)  # runs that enter the first stage as one
     batch_s: dict[int, float] = field(default_factory=dict)  # and the seconds of those of so many
@@ -132,7 +130,7 @@ class PipeInfer:
             self._stage(now_s, 0, runs)
 
     def _stage(self, now_s: float, stage: int, runs: list[Run]) -> None:
-        """Let a pass work in a stage, without the runs that were cancelled since, and go on to the next one."""
+        """Run a pass in a stage, without the runs that were cancelled since, and send it to the next one."""
         runs = [run for run in runs if not run.is_cancelled]
         if not runs:
             return
@@ -154,7 +152,6 @@ class PipeInfer:
     def _record(self, runs: list[Run], seconds: float) -> None:
         """Record a pass that the first stage takes."""
         served, size = self.served, len(runs)
-        served.busy_s += seconds
         served.lengths.update(run.rows if run.is_draft else 0 for run in runs if run.is_draft or run.sequence.known)
         served.batches[size] += 1
         served.batch_s[size] = served.batch_s.get(size, 0.0) + seconds
@@ -162,10 +159,10 @@ class PipeInfer:
     def _end(self, now_s: float, runs: list[Run]) -> None:
         for run in runs:
             if not run.is_cancelled:
-                self._hear(now_s, run)
+                self._take(now_s, run)
 
-    def _hear(self, now_s: float, run: Run) -> None:
-        """Take in what the target says after each row of a run: a drafted row says a token if it is itself right."""
+    def _take(self, now_s: float, run: Run) -> None:
+        """Take the target's token after each row of a run; a drafted row gives one if its own token is right."""
         one = run.sequence
         one.runs.remove(run)
         if one.known == 0:
@@ -193,11 +190,11 @@ class PipeInfer:
 
     def _draft(self, now_s: float, one: Sequence) -> None:
         """Draft the next micro-run, if not too many are in flight."""
-        size = min(self._tokens, len(one.right) - 1 - one.drafted)  # nothing is to be said after the last token
+        size = min(self._tokens, len(one.right) - 1 - one.drafted)  # the last token needs no row
         if one.is_drafting or size <= 0 or len(one.runs) > self._stages:
             return
         one.is_drafting = True
-        is_new = one.drafted == one.known  # the drafter must hear of the newest token first
+        is_new = one.drafted == one.known  # the newest token must reach the drafter first
         seconds = size * (self._guess_s + self._context_s * (one.prompt + one.drafted))
         self._later(now_s + self._hop_s * is_new + seconds, self._drafted, one, one.turn, size)
 
@@ -219,9 +216,9 @@ class PipeInfer:
             run.is_cancelled = True
         one.turn, one.drafted = one.turn + 1, len(one.right)
         served = self.served
-        served.requests_s.append(now_s - one.began_s)
-        served.firsts_s.append(one.first_s)
-        served.tokens_s.append((now_s - one.began_s - one.first_s) / max(1, len(one.right) - 1))
+        total_s = now_s - one.began_s
+        token_s = (total_s - one.first_s) / max(1, len(one.right) - 1)
+        served.requests.append(RequestTimes(total_s, one.first_s, token_s))
         served.tokens += len(one.right)
         served.last_s = now_s
         if not self._is_open:

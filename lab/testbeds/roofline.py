@@ -1,16 +1,15 @@
-"""Compute what a world's models take, by a roofline: bytes through memory or operations, whichever takes longer.
+"""The testbeds' cost model: a roofline of bytes through memory and operations, whichever takes longer.
 
     pass of r rows     max(weights / bandwidth, r FLOP / peak) + launches + messages between the devices
     its contexts       KV bytes / bandwidth for each sequence, attention's operations / peak for each of its rows
     a guess            the same of a drafter for one row a sequence, plus its host's Python
 
-Tensor parallelism divides bytes and operations and adds two all-reduces a layer. Stages follow each other,
-so that they divide nothing of a lone pass. Parts of bandwidth and peak are the world's.
+Tensor parallelism divides bytes and operations and adds two all-reduces a layer. Stages follow each other, so that a
+single pass takes as long as on one device. The parts of bandwidth and peak that are reached are the world's.
 """
 
 from collections.abc import Iterable
 from math import floor
-from typing import NamedTuple
 
 from app.engine.step_costs import Reading, StepCosts
 from lab.simulate.exits import Checkpoint, ExitCosts
@@ -21,36 +20,17 @@ MOST_ROWS = 4096
 BATCHES = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)  # of a guess
 
 
-class Pass(NamedTuple):
-    """The terms of a pass of the target, in seconds: max(read, rows x row) + fixed + rows x bus row."""
-
-    read_s: float
-    row_s: float
-    fixed_s: float
-    bus_row_s: float
-
-
-def pass_of(world: WorldSpec) -> Pass:
-    """Return the terms of a pass."""
-    model, device = world.models[world.target.model], world.devices[world.target.device]
-    tensor = world.target.tensor.value
-    fixed_s, bus_row_s = _messages(world)
-    return Pass(
-        model.weight_bytes.value / tensor / device.read_rate,
-        model.row_flop.value / tensor / device.flop_rate,
-        device.launch_s.value + fixed_s,
-        bus_row_s,
-    )
-
-
 def step_costs(world: WorldSpec) -> StepCosts:
-    """Return the target's step costs: exact at every number of rows up to MOST_ROWS and, as a line, beyond."""
-    own = pass_of(world)
-    bend = floor(own.read_s / own.row_s)
+    """Return the target's step costs by rows: exact up to MOST_ROWS, a line beyond."""
+    model, device = world.models[world.target.model], world.devices[world.target.device]
+    read_s = model.weight_bytes.value / world.target.tensor.value / device.read_rate
+    row_s = model.row_flop.value / world.target.tensor.value / device.flop_rate
+    message_s, bus_row_s = _messages(world)
 
     def seconds(rows: int) -> float:
-        return max(own.read_s, rows * own.row_s) + own.fixed_s + rows * own.bus_row_s
+        return max(read_s, rows * row_s) + device.launch_s.value + message_s + rows * bus_row_s
 
+    bend = floor(read_s / row_s)
     points = {rows: seconds(rows) for rows in (1, max(1, bend), bend + 1, max(bend + 2, MOST_ROWS))}
     return StepCosts(points, reading=reading_of(world))
 
@@ -65,7 +45,7 @@ def kv_tokens(world: WorldSpec, drafters: Iterable[str]) -> int:
 
 
 def guess_s(world: WorldSpec, name: str) -> dict[int, float]:
-    """Return the seconds of one more guess of a drafter, by the sequences it is for, contexts left out."""
+    """Return the seconds of one more guess of a drafter by sequences at once, contexts left out."""
     drafter, model, device = _drafter(world, name)
     read_s, row_s = model.weight_bytes.value / device.read_rate, model.row_flop.value / device.flop_rate
     beside_s = device.launch_s.value + drafter.host_s.value
@@ -79,13 +59,13 @@ def context_s(world: WorldSpec, name: str) -> float:
 
 
 def prompt_token_s(world: WorldSpec, name: str) -> float:
-    """Return the seconds in which a drafter reads a token of a prompt, bound by computing."""
+    """Return the seconds in which a drafter reads a token of a prompt: operations / peak."""
     _, model, device = _drafter(world, name)
     return model.row_flop.value / device.flop_rate
 
 
 def sharing(world: WorldSpec) -> Sharing | None:
-    """Return the numbers of the device that target and drafter share; None where each has its own."""
+    """Return the device that target and drafter share; None where each has its own."""
     if world.shared is None:
         return None
     model, device = world.models[world.target.model], world.devices[world.target.device]
@@ -102,7 +82,7 @@ def sharing(world: WorldSpec) -> Sharing | None:
 
 
 def exit_costs(world: WorldSpec) -> ExitCosts | None:
-    """Return the checkpoints of a pass; None where rows cannot leave. A look's answer comes as late as it takes."""
+    """Return the checkpoints of a pass, each behind the layers of its prediction; None where rows cannot leave."""
     if world.exit is None:
         return None
     own = world.exit
@@ -126,7 +106,7 @@ def price_per_h(world: WorldSpec, drafters: tuple[str, ...]) -> float:
 
 
 def peak_flops(world: WorldSpec, drafters: tuple[str, ...]) -> float:
-    """Return the peak FLOP/s of the same devices, by which CoSine makes hardware comparable."""
+    """Return the peak FLOP/s of the same devices, by which CoSine compares hardware."""
     return world.target.devices * world.devices[world.target.device].flops.value + sum(
         one.nodes.value * world.devices[one.device].flops.value
         for one in map(world.drafters.__getitem__, drafters)
@@ -135,7 +115,7 @@ def peak_flops(world: WorldSpec, drafters: tuple[str, ...]) -> float:
 
 
 def reading_of(world: WorldSpec) -> Reading:
-    """Return what contexts add to a pass."""
+    """Return the seconds that contexts add to a pass."""
     model, device = world.models[world.target.model], world.devices[world.target.device]
     tensor = world.target.tensor.value
     return Reading(
@@ -146,7 +126,7 @@ def reading_of(world: WorldSpec) -> Reading:
 
 
 def _messages(world: WorldSpec) -> tuple[float, float]:
-    """Return what a pass sends between devices: the seconds of any pass, and of each row."""
+    """Return the seconds of a pass's messages between devices, and of each row in them."""
     target, model = world.target, world.models[world.target.model]
     if target.bus is None or target.devices == 1:
         return 0.0, 0.0

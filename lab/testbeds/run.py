@@ -1,230 +1,202 @@
-"""`./paceline bench testbeds`: the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers.
+"""`./paceline lab testbeds`: simulate the testbeds of CoSine and FASER: arms in worlds of stated numbers.
 
-The code that decides is the one that serves; devices, links, memory and prices are those of `lab/worlds`,
-drafts are made with stated statistics or recorded. Prints latency, throughput and cost by arm, and the
-paper's figures beside the same quotients here. Single worlds are points and no verdict; with `--fitted` worlds are
-sampled that fit the paper's baselines, and figures are bands (docs/papers.md); `figures` draws them.
+The code that decides is the one that serves; devices, links, memory and prices are those of `lab/worlds`, drafts are
+made with stated statistics or recorded. Stated worlds are points with one seed. With `--fitted`, arms run in the worlds
+of `lab/worlds/fitted.json`, which fit the paper's baselines, and figures are bands over these (docs/papers.md).
 """
 
 import argparse
+import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import process_time
+from typing import Any, NamedTuple
 
 from app.config import ROOT
-from bench.clients.arrivals import Arrival, poisson, trace, window
+from bench.clients.arrivals import poisson, trace, window
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from lab.cooperate.variants import OFF
-from lab.simulate.load import RequestTimes
 from lab.simulate.log import Log
-from lab.testbeds.arms import ARMS, Comparison
-from lab.testbeds.details import dumps, requests_table, steps_table
-from lab.testbeds.figures import draw
-from lab.testbeds.fitted import OTHER, study
+from lab.testbeds.arms import ARMS, Arm
+from lab.testbeds.comparisons import COMPARISONS, READINGS, bands, compared
+from lab.testbeds.figures import Figures
+from lab.testbeds.fitted import read_fitted
 from lab.testbeds.flags import flags
-from lab.testbeds.play import Figures, alone, compared, over_recording, play, tuned
-from lab.testbeds.texts import Wanted, made, statistics
-from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world
+from lab.testbeds.play import alone, play, tuned
+from lab.testbeds.tables import arms_table, bands_table, compared_table, drafts_table
+from lab.testbeds.texts import half, made, over_recording, statistics, wanted_of
+from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world, world_names
 
-FIGURES, PICTURES = "figures", ROOT / "docs"
-DATA, RESULTS = ROOT / "lab" / "data", ROOT / "bench" / "results"
-TRACES = {name: DATA / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}
-FEWEST_TEXTS, WAVES = 10, 2  # of a closed loop: so many, and so many for each stream
-Load = tuple[str, int, list[float] | None]  # its name, streams, and the seconds of arrivals
+RESULTS = ROOT / "lab" / "results"
+TRACES = {name: ROOT / "bench" / "data" / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}
+FEWEST_TEXTS, WAVES = 10, 2  # of a closed loop: so many texts, and so many for each stream
+COSINE_OF = tuple(f"cosine of {n}" for n in range(1, 5))
+# Of the fitted worlds: CoSine's ablations without a band, and one expert's chains, which specinfer's trees contain.
+LEFT_OUT = {"cosine": ("vanilla", "cosine without routing", "cosine without control", *COSINE_OF), "faser": ()}
+OTHER = 1000  # added to the seed for the data on which an arm's variant is chosen
+
+
+class Load(NamedTuple):
+    """Closed loops of so many streams, or requests at these seconds; `texts`: requests in all."""
+
+    name: str
+    streams: int
+    texts: int
+    arrivals_s: list[float] | None = None
+
+
+class Place(NamedTuple):
+    """A world, and what makes a recording of so many texts from a seed."""
+
+    world: WorldSpec
+    source: Callable[[int, int], Log]
+
+
+Rows = dict[str, Figures]  # by arm
 
 
 def main(argv: Listed[str] | None = None) -> int:
     """Simulate, print and write the tables; return the exit status."""
     args = parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.paper == FIGURES:
-        return _draw(args.out, args.pictures)
-    if args.fitted:
-        found = heading("bench testbeds", argv) | study(args.paper, args.seed)
-        (args.out / f"testbeds-{args.paper}-fitted.json").write_text(dumps(found))
-        return 0
+    names = args.worlds or world_names(args.paper, FOLDER)
     try:
-        worlds = {name: read_world(FOLDER / f"{name}.json") for name in args.worlds or _worlds_of(args.paper)}
+        worlds = {name: read_world(FOLDER / f"{name}.json") for name in names}
     except WorldError as error:
-        print(f"paceline bench testbeds: {error}", file=sys.stderr)
+        print(f"paceline lab testbeds: {error}", file=sys.stderr)
         return 2
     print(flags(args.paper, worlds), flush=True)
+    head = heading("lab testbeds", argv)
+    if args.fitted:
+        (args.out / f"testbeds-{args.paper}-fitted.json").write_text(dumps(head | fitted(args.paper)))
+        return 0
     for name, world in worlds.items():
         print(f"## {name}\n\n{world.about}\n", flush=True)
-        began_s = perf_counter()
-        found = heading("bench testbeds", argv) | simulate(world, args)
-        found |= {"flags": flags(args.paper, {name: world}), "took_s": round(perf_counter() - began_s, 1)}
-        print(f"{name} took {found['took_s']:.0f} s.\n", flush=True)
         kind = [name, *([args.data] if args.data else []), *(["recorded"] if args.log else [])]
-        (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(dumps(found))
+        (args.out / f"testbeds-{'-'.join(kind)}.json").write_text(dumps(head | stated(args.paper, world, args)))
     return 0
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
-    parser = parser_of("bench testbeds", __doc__)
-    parser.add_argument(
-        "paper", choices=[*sorted(ARMS), FIGURES], help="whose testbed; figures: draw both papers' bands"
-    )
-    parser.add_argument("--fitted", action="store_true", help="bands over worlds that fit the paper's baselines")
-    known = sorted(path.stem for path in FOLDER.glob("*.json"))
+    parser = parser_of("lab testbeds", __doc__)
+    parser.add_argument("paper", choices=sorted(ARMS), help="whose testbed")
+    parser.add_argument("--fitted", action="store_true", help="bands over the fitted worlds, each under its own load")
+    known = [name for paper in sorted(ARMS) for name in world_names(paper, FOLDER)]
     parser.add_argument("--worlds", nargs="+", choices=known, help="default: all of the paper's")
     parser.add_argument("--data", help="data set whose lengths requests have (default: the first)")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16], help="closed loops of so many requests")
-    parser.add_argument("--rates", type=float, nargs="+", default=[], help="also requests/s that come by themselves")
-    parser.add_argument("--arrivals", choices=["poisson", *TRACES], default="poisson", help="how they come")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long they come")
+    parser.add_argument("--rates", type=float, nargs="+", default=[], help="also arrivals at so many requests/s")
+    parser.add_argument("--arrivals", choices=["poisson", *TRACES], default="poisson", help="pattern of the arrivals")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of arrivals")
     parser.add_argument("--log", type=Path, help="drafts of a recording instead of made ones; its texts' lengths hold")
     parser.add_argument("--mixture", default="smol-general", help="the recording's drafter trained on the mixture")
     parser.add_argument("--seed", type=int, default=0, help="of texts, drafts and arrivals")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for a file testbeds-WORLD.json each")
-    parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder for the figures, testbeds-PAPER.png")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result files")
     args = parser.parse_args(argv)
     if min([*args.batches, *args.rates], default=1) <= 0:
         parser.error("batches and rates are above 0")
     return args
 
 
-def simulate(world: WorldSpec, args: argparse.Namespace) -> dict[str, Any]:
-    """Run every arm under every load; print the tables, and return all figures."""
-    evaluation = ARMS[args.paper]
+def simulate(
+    paper: str, place: Place, loads: Listed[Load], seed: int, without: Listed[str] = ()
+) -> tuple[list[Rows], dict[str, Any]]:
+    """Run the arms under every load; print the means, and return the figures by load, and what goes into a file."""
+    began_s = process_time()
+    world, source = place
+    first = alone(world, source(1, seed), seed)
+    arms = [arm for arm in ARMS[paper](world) if arm.name not in without]
+    rows = [run_arms(world, arms, source, load, seed) for load in loads]
+    records = {}
+    for load, own in zip(loads, rows, strict=True):
+        print(arms_table(load.name, own), flush=True)
+        records[load.name] = {arm: row.record(first) for arm, row in own.items()}
+    kept = {"alone": {name: round(value, 4) for name, value in first._asdict().items()}, "loads": records}
+    return rows, kept | {"took_s": round(process_time() - began_s, 1)}  # of one core
+
+
+def stated(paper: str, world: WorldSpec, args: argparse.Namespace) -> dict[str, Any]:
+    """Run a stated world under the loads that the arguments ask for; print the quotients, and return all figures."""
     data = args.data or next(iter(world.loads))
     if data not in world.loads:
-        raise SystemExit(f"paceline bench testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
-    source = partial(_recorded, world, Log.read(args.log), args.mixture) if args.log else partial(_made, world, data)
-    own, log = source(FEWEST_TEXTS * len(world.domains), args.seed)
+        raise SystemExit(f"paceline lab testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
+    place = _recorded(world, args.log, args.mixture) if args.log else _made(world, data)
     length = round(world.acceptance.length.value)
-    drafts = statistics(log, length)
+    drafts = statistics(place.source(FEWEST_TEXTS * len(world.domains), args.seed), length)
     print(drafts_table(drafts, length), flush=True)
-    found: dict[str, Any] = {"world": world.model_dump(), "data": data, "drafts": drafts, "loads": {}}
-    by_load: dict[str, dict[str, Figures]] = {}
-    arms = evaluation.arms(own)
-    first = alone(own, next(arm for arm in arms if arm.name == OFF), source(1, args.seed)[1], args.seed)
-    found["alone"] = {name: round(value, 4) for name, value in first._asdict().items()}
-    for name, streams, arrivals_s in loads(args):
-        count = len(arrivals_s) if arrivals_s else streams * max(WAVES, -(-FEWEST_TEXTS // streams))
-        log, other = (source(count, seed)[1] for seed in (args.seed, args.seed + OTHER))
-        rows = {}
-        for arm in arms:
-            best = tuned(own, arm, other, streams, args.seed + OTHER, arrivals_s)
-            rows[arm.name] = play(own, best, log, streams, args.seed, arrivals_s)
-        by_load[name] = rows
-        found["loads"][name] = {arm: _rounded(row, first) for arm, row in rows.items()}
-        print(arms_table(name, rows), flush=True)
-        details = {arm: row["details"] for arm, row in found["loads"][name].items()}
-        print(f"{requests_table(details)}\n{steps_table(details)}", flush=True)
-    lines = {one.paper: [compared(one, rows) for rows in by_load.values()] for one in evaluation.comparisons}
-    found["compared"] = {name: [value and round(value, 4) for value in values] for name, values in lines.items()}
-    print(compared_table(world.paper, [*by_load], evaluation.comparisons, lines), flush=True)
+    own = loads(args)
+    rows, kept = simulate(paper, place, own, args.seed)
+    lines = {one.paper: [compared(one, figures) for figures in rows] for one in COMPARISONS[paper]}
+    print(compared_table(world.paper, [load.name for load in own], lines), flush=True)
+    quotients = {name: [value and round(value, 4) for value in values] for name, values in lines.items()}
+    return {"world": world.model_dump(), "data": data, "drafts": drafts} | kept | {"compared": quotients}
+
+
+def fitted(paper: str) -> dict[str, Any]:
+    """Run the fitted worlds of a paper, each under its own load; print the bands, and return all figures."""
+    found: dict[str, Any] = {"worlds": {}, "readings": {}}
+    rows: dict[str, Rows] = {}
+    worlds = {name: one for name, one in read_fitted(FOLDER).items() if one.like in world_names(paper, FOLDER)}
+    for name, one in worlds.items():
+        world, load = read_world(FOLDER / f"{one.like}.json").with_values(one.values), one.load
+        text = f"{name}, {load.data}, {load.batch} at once"
+        loop = [Load(text, load.batch, load.texts)]
+        (own,), kept = simulate(paper, _made(world, load.data), loop, load.seed, LEFT_OUT[paper])
+        tokens = load.batch * world.loads[load.data].output_tokens.value
+        rows[name] = {arm: row.sustained(tokens) for arm, row in own.items()}
+        found["worlds"][name] = {"facts": one.facts, "fit_error": one.fit_error} | kept
+    for reading in READINGS[paper]:
+        names = [name for name, one in worlds.items() if reading in one.readings]
+        found["readings"][reading] = {"worlds": names} | bands(paper, reading, [rows[name] for name in names])
+        print(bands_table(reading, found["readings"][reading]), flush=True)
     return found
+
+
+def run_arms(world: WorldSpec, arms: Listed[Arm], source: Callable[[int, int], Log], load: Load, seed: int) -> Rows:
+    """Run arms under one load; where an arm has several variants, the one that is fastest on other data."""
+    log, other = source(load.texts, seed), source(load.texts, seed + OTHER)
+    rows: Rows = {}
+    for arm in arms:
+        best = tuned(world, arm, other, load.streams, seed + OTHER, load.arrivals_s)
+        rows[arm.name] = play(world, best, log, load.streams, seed, load.arrivals_s)
+    return rows
 
 
 def loads(args: argparse.Namespace) -> list[Load]:
     """Return the closed loops and the arrivals that the arguments ask for."""
-    closed: list[Load] = [(f"batch {count}", count, None) for count in args.batches]
+    found = [Load(f"batch {count}", count, count * max(WAVES, -(-FEWEST_TEXTS // count))) for count in args.batches]
     recorded = trace(TRACES[args.arrivals]) if args.rates and args.arrivals in TRACES else None
-    timed: list[Load] = []
     for rate in args.rates:
-        came: list[Arrival] = (
+        came = (
             poisson(rate, args.seconds, 1, args.seed)
             if recorded is None
             else window(recorded, args.seconds, rate, args.seed)
         )
-        timed.append((f"{rate:g}/s, {args.arrivals}", 1, [one.at_s for one in came]))
-    return [*closed, *timed]
+        found.append(Load(f"{rate:g}/s, {args.arrivals}", 1, len(came), [one.at_s for one in came]))
+    return found
 
 
-def drafts_table(found: Mapping[str, Mapping[str, float]], length: int) -> str:
-    """Return the drafters' tokens a round by domain as a Markdown table."""
-    domains = sorted({domain for own in found.values() for domain in own})
-    lines = [
-        f"Tokens a round of {length} drafted, by drafter and domain (any: wherever one is right)",
-        f"| drafter | {' | '.join(domains)} |",
-        "|---" * (1 + len(domains)) + "|",
-        *(f"| {name} | {' | '.join(f'{own[d]:.2f}' for d in domains)} |" for name, own in found.items()),
-    ]
-    return "\n".join(lines) + "\n"
+def dumps(found: Mapping[str, Any]) -> str:
+    """Return JSON in which a list or mapping of plain values takes one line."""
+    text = json.dumps(found, indent=1)
+    flat = re.compile(r"([\[{])\n\s*([^\[\]{}]*?)\n\s*([\]}])")
+    return flat.sub(lambda one: one[1] + re.sub(r"\n\s*", " ", one[2]) + one[3], text) + "\n"
 
 
-def arms_table(load: str, rows: Mapping[str, Figures]) -> str:
-    """Return one load as a Markdown table."""
-    base = rows["off"]
-    lines = [
-        load,
-        "| arm | a request, s | ms a token | tokens/s | / off | tokens a round | drafted | rejected | a million tokens "
-        "| tokens/s over peak compute, / off |",
-        "|---" * 10 + "|",
-    ]
-    for name, row in rows.items():
-        efficiency = row.tokens_per_s / row.peak_flops * base.peak_flops / base.tokens_per_s
-        chosen = ", ".join(filter(None, (row.lengths, row.way)))
-        arm = f"{name} ({chosen})" if chosen else name
-        lines.append(
-            f"| {arm} | {row.request_s:.2f} | {1e3 * row.token_s:.1f} | {row.tokens_per_s:.1f} "
-            f"| {row.tokens_per_s / base.tokens_per_s:.2f} | {row.tokens_a_round:.2f} | {row.drafted:.2f} "
-            f"| {row.rejected:.0%} | {row.cost:.2f} | {efficiency:.2f} |"
-        )
-    return "\n".join(lines) + "\n"
+def _made(world: WorldSpec, data: str) -> Place:
+    """Return a world with texts of a data set's lengths."""
+    return Place(world, lambda count, seed: made(world, wanted_of(world, data, count), seed))
 
 
-def compared_table(
-    paper: Mapping[str, str],
-    loads: Listed[str],
-    comparisons: Listed[Comparison],
-    found: Mapping[str, Listed[float | None]],
-) -> str:
-    """Return the quotients beside the paper's figures as a Markdown table."""
-    lines = [
-        "Quotients here, beside what the paper reports (no verdict: see docs/papers.md)",
-        f"| figure | paper | {' | '.join(loads)} |",
-        "|---" * (2 + len(loads)) + "|",
-    ]
-    for one in comparisons:
-        values = " | ".join("" if value is None else f"{value:.2f}" for value in found[one.paper])
-        lines.append(f"| {one.paper} | {paper.get(one.paper, '')} | {values} |")
-    return "\n".join(lines) + "\n"
-
-
-def _draw(results: Path, pictures: Path) -> int:
-    """Draw what the studies of both papers wrote; return the exit status."""
-    try:
-        for path in draw(results, pictures, tuple(sorted(ARMS))):
-            print(f"drew {path}")
-    except FileNotFoundError as error:
-        print(f"paceline bench testbeds: no {error.filename}: run the paper with --fitted first", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _worlds_of(paper: str) -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob(f"{paper}-*.json"))
-
-
-def _made(world: WorldSpec, data: str, count: int, seed: int) -> tuple[WorldSpec, Log]:
-    """Make so many texts, of each domain in turn."""
-    load, domains = world.loads[data], world.domains
-    lengths = round(load.prompt_tokens.value), round(load.output_tokens.value)
-    return world, made(world, [Wanted(domains[i % len(domains)], *lengths) for i in range(count)], seed)
-
-
-def _recorded(world: WorldSpec, log: Log, mixture: str, _: int, seed: int) -> tuple[WorldSpec, Log]:
-    """Take every second text of the recording, and for lengths to be chosen on the others."""
-    first = int(seed >= OTHER)
-    drafters = {name: own.model_copy(update={"guesses": own.guesses[first::2]}) for name, own in log.drafters.items()}
-    log = log.model_copy(update={"texts": log.texts[first::2], "drafters": drafters})
-    return over_recording(world, log, mixture)
-
-
-def _rounded(row: Figures, first: RequestTimes) -> dict[str, Any]:
-    named = {one.name: getattr(row, one.name) for one in fields(row) if one.name != "details"}
-    found = {name: round(own, 5) if isinstance(own, float) else own for name, own in named.items()}
-    return {**found, "cost": round(row.cost, 4), "details": row.details.kept(first)}
+def _recorded(world: WorldSpec, file: Path, mixture: str) -> Place:
+    """Return a world with a recording's drafters and every second text; variants are chosen on the others."""
+    log = Log.read(file)
+    own, _ = over_recording(world, log, mixture)
+    return Place(own, lambda _, seed: over_recording(world, half(log, int(seed >= OTHER)), mixture)[1])
 
 
 if __name__ == "__main__":

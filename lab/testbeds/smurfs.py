@@ -1,13 +1,13 @@
-"""Draft as Smurfs does (SC '25; Minions, arXiv:2402.15678, papers 3): several small models vote, and the length climbs.
+"""Draft as Smurfs does (SC '25; Minions, arXiv:2402.15678): several small models vote, and the length climbs.
 
     w(node) = sum of the weights of the drafters whose own drafts pass through it
     verified: the root path of the largest sum of w over its nodes
-    length:   goes on in its direction while seconds of verifying / committed tokens falls, else turns round
+    length:   goes on in its direction while seconds of verifying / committed tokens fall, else turns round
 
-A drafter's weight rises by a factor where its first token was right, and falls by one where it was wrong. The third
-part, a pool of drafts, is the arm's overlap: one half of the requests drafts while the other half is verified, where
-that is better on other data. Assumed, as the accounts do not tell: the factors, the rounds that a length is tried for,
-its bounds, and, kind to it, that each request has weights of its own, so that the expert of its domain wins.
+A drafter's weight is multiplied by RIGHT where its first token was right and by WRONG where it was wrong. The third
+part, a pool of drafts, is a variant of the arm: one half of the requests drafts while the other half is verified.
+Assumed: the factors, the rounds that a length is tried for, its bounds, and that each request has weights of its own,
+so that the expert of its domain wins, which favours Smurfs.
 """
 
 from collections.abc import Mapping
@@ -29,16 +29,16 @@ PAUSE, TRIED = 2, 8  # decisions after a change that are not counted, and those 
 
 
 class Vote:
-    """Reduces the union of all drafts to the path that most of the weight is for."""
+    """Reduces the union of all drafts to the path of the most weight."""
 
     def __init__(self, texts: Listed[Text]) -> None:
-        """Learn from what the target says, `texts`, as far as a request has come when its next drafts meet."""
+        """Learn from the target's texts, up to what is verified when a request's next drafts are fused."""
         self._texts = texts
         self._weights: dict[str, dict[str, float]] = {}  # by request, by drafter
         self._firsts: dict[str, tuple[int, dict[str, int]]] = {}  # the last round's base, and each one's first token
 
     def __call__(self, tree: TreeMessage) -> TreeMessage:
-        """Return the tree with its heaviest root path alone, behind the drafters whose own drafts pass through it."""
+        """Return the tree's heaviest root path; its proposers stay those whose drafts pass through it."""
         weights = self._weights.setdefault(tree.request_id, {})
         self._learn(tree.request_id, tree.base, weights)
         firsts: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Vote:
         )
 
     def _learn(self, request_id: str, base: int, weights: dict[str, float]) -> None:
-        """Raise or lower the weight of each drafter that drafted for the last round, which has been verified since."""
+        """Change the weight of each drafter of the last round, if that has been verified since."""
         last, firsts = self._firsts.get(request_id, (base, {}))
         if last >= base:
             return
@@ -67,12 +67,12 @@ class Vote:
 
 
 class ClimbingLength:
-    """Asks all requests of a verifier for one length, which climbs while verifying a committed token gets cheaper."""
+    """One length for all requests of a verifier, which climbs while verifying a committed token gets cheaper."""
 
     drafters: Final = None
 
     def __init__(self) -> None:
-        """Begin in the middle, upwards."""
+        """Begin at FIRST, upwards."""
         self._length, self._step = FIRST, 1
         self._decisions = -PAUSE  # since the last change; below 0 they are not counted
         self._verify_s, self._tokens = 0.0, 0
@@ -86,7 +86,7 @@ class ClimbingLength:
         now_s: float,
         committed: Mapping[str, int],
     ) -> list[int]:
-        """Count the last round, move the length when it is due, and return it, within each candidate's limit."""
+        """Count the last round, move the length when it is due, and return it within each candidate's limit."""
         self._decisions += 1
         if self._decisions > 0:
             self._tokens += sum(committed.values())

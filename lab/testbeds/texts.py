@@ -1,13 +1,12 @@
-"""Make texts and drafters whose statistics are stated, as a recording that the simulator replays.
+"""Make texts and drafts of stated statistics (`AcceptanceSpec`), as a recording that the simulator replays.
 
-How hard a text's tokens are is an AR(1) process h. Drafter n is right about a token where its margin
+The hardness h of a text's tokens is an AR(1) process. A drafter is right about a token where its margin
 
-    m = skill - sqrt(c) h - sqrt(1 - c) e > 0,    e its own noise, c the correlation between drafters,
+    m = skill - sqrt(c) h - sqrt(1 - c) e > 0,    e its own noise, c the correlation between drafters.
 
-and its confidence is the chance of that, given a view of m with noise: so it is calibrated, and the noise
-sets how well it tells right from wrong. After its first wrong token a chain goes on, all of it wrong. Two
-wrong drafters guess alike with a stated chance. Skills are found by bisection so that chains of the stated
-length give the stated tokens a round; texture and all else in it are the world's (`AcceptanceSpec`).
+Its confidence is the chance of that given m with noise, so that it is calibrated; the noise sets the area under its
+ROC. Behind its first wrong token all of a chain is wrong. Two wrong drafters guess the same token with a stated chance.
+Skills are found by bisection, so that chains of the stated length give the stated tokens a round.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ import torch
 from app.state import Guess
 from lab.simulate.log import DEPTH, DrafterLog, Log, Text
 from lab.testbeds.roofline import context_s, guess_s, prompt_token_s, step_costs
-from lab.testbeds.worlds import AcceptanceSpec, WorldSpec
+from lab.testbeds.worlds import AcceptanceSpec, DrafterSpec, WorldSpec
 
 VOCAB = 50_000
 SAMPLE = 20_000  # tokens by which skills are found
@@ -42,6 +41,13 @@ class Drawn(NamedTuple):
 
     right: np.ndarray  # (T,) bool
     confidence: np.ndarray  # (T,) float64
+
+
+def wanted_of(world: WorldSpec, data: str, count: int) -> list[Wanted]:
+    """Return texts of a data set's lengths, of each domain in turn."""
+    load, domains = world.loads[data], world.domains
+    lengths = round(load.prompt_tokens.value), round(load.output_tokens.value)
+    return [Wanted(domains[i % len(domains)], *lengths) for i in range(count)]
 
 
 def made(world: WorldSpec, wanted: Listed[Wanted], seed: int) -> Log:
@@ -80,6 +86,32 @@ def drafter_log(world: WorldSpec, name: str, guesses: tuple[tuple[tuple[Guess, .
         read_s=prompt_token_s(world, name),
         context_s=context_s(world, name),
     )
+
+
+def over_recording(world: WorldSpec, log: Log, mixture: str) -> tuple[WorldSpec, Log]:
+    """Return the world with a recording's drafters in the places of its own, and the recording at the world's costs.
+
+    `mixture`: the drafter that was trained on the mixture. Raises ValueError where the world has too few places.
+    """
+    names: Listed[str] = [name for name in log.drafters if name != mixture]
+    experts = [one for one in world.drafters.values() if one.domain]
+    mixed = [one for one in world.drafters.values() if not one.domain]
+    if not experts:
+        names, experts = names[:1] or [mixture], mixed
+    if len(names) > len(experts):
+        raise ValueError(f"the recording has {len(names)} experts, the world places for {len(experts)}")
+    placed: dict[str, DrafterSpec] = dict(zip(names, experts, strict=False))
+    if mixture in log.drafters and mixture not in placed:
+        placed[mixture] = mixed[0]
+    own = world.model_copy(update={"drafters": placed})
+    drafters = {name: drafter_log(own, name, log.drafters[name].guesses) for name in placed}
+    return own, log.model_copy(update={"costs": step_costs(own).dumps(), "drafters": drafters})
+
+
+def half(log: Log, first: int) -> Log:
+    """Return every second text of a recording, from the first or the second one on."""
+    drafters = {name: own.model_copy(update={"guesses": own.guesses[first::2]}) for name, own in log.drafters.items()}
+    return log.model_copy(update={"texts": log.texts[first::2], "drafters": drafters})
 
 
 def tokens_a_round_of(world: WorldSpec, name: str, domain: str) -> float:
@@ -125,7 +157,7 @@ def _skill(spec: AcceptanceSpec, tokens_a_round: float) -> float:
 
 @lru_cache
 def _noise(skill: float, wanted: float) -> float:
-    """Find the noise of the view of the margin with which the confidence has this AUC."""
+    """Find the noise of the margin with which the confidence has this AUC."""
     draws = np.random.default_rng(0)
     margin = skill + draws.standard_normal(SAMPLE)
 
@@ -187,10 +219,7 @@ def _chains(tokens: tuple[int, ...], drawn: Drawn, wrong: Listed[int]) -> tuple[
 
 
 def statistics(log: Log, length: int) -> dict[str, dict[str, float]]:
-    """Return the tokens a round that each drafter has by domain with chains of `length`, and a guess right of any.
-
-    "any": as if whichever drafter is right were asked, wherever one is.
-    """
+    """Return each drafter's tokens a round of `length` by domain; "any": a guess of any drafter is right."""
     names: Mapping[str, list[str]] = {name: [name] for name in log.drafters} | {"any": [*log.drafters]}
     found: dict[str, dict[str, float]] = {}
     for name, own in names.items():

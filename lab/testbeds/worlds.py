@@ -1,8 +1,8 @@
 """Read the worlds of the papers' testbeds from JSON (`lab/worlds`): devices, models, links, placement, prices, loads.
 
-Each number stands with its source, `[value, "source"]`; what has none says "assumed". A world may be
-`like` another file of its folder, which it changes in part. `free` bounds the numbers that are not known,
-each by its place (`*`: in all entries of a mapping), so that worlds can be sampled. Knows no simulation.
+Each number stands with its source, `[value, "source"]`, or "assumed". A world may be `like` another file of its folder,
+which it changes in part. `free` bounds the numbers that are not known, each by its place (`*`: in all entries of a
+mapping).
 """
 
 import json
@@ -15,22 +15,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from app.config import ROOT
 
 FOLDER = ROOT / "lab" / "worlds"
-MAX_LIKE = 4  # worlds that one is like, in a row
 
 
 class WorldError(ValueError):
-    """A world that cannot be read; the text names the file and the place in it."""
+    """A world cannot be read; the text names the file and the place in it."""
 
 
 class Number(NamedTuple):
-    """A number and where it is from."""
+    """A number and its source."""
 
     value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     source: Annotated[str, Field(min_length=3)]
 
 
 class Free(NamedTuple):
-    """The bounds of a number that is not known, and where they are from."""
+    """The bounds of a number that is not known, and their source."""
 
     low: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     high: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -44,7 +43,7 @@ class Part(BaseModel):
 
 
 class DeviceSpec(Part):
-    """A GPU: its data sheet, the parts of it that models reach, and its price."""
+    """A GPU: its data sheet, the parts of the peak rates that models reach, and its price."""
 
     bytes_per_s: Number
     flops: Number
@@ -66,7 +65,7 @@ class DeviceSpec(Part):
 
 
 class ModelSpec(Part):
-    """The shape of a model, as far as costs go."""
+    """The sizes of a model that costs depend on."""
 
     layers: Number
     width: Number
@@ -77,8 +76,6 @@ class ModelSpec(Part):
 
 
 class LinkSpec(Part):
-    """A link."""
-
     bits_per_s: Number
     latency_s: Number
 
@@ -103,7 +100,7 @@ class TargetSpec(Part):
 
 
 class DrafterSpec(Part):
-    """A model drafter, on `nodes` of one device each, of which one is simulated; without a device on the target's."""
+    """A model drafter on `nodes` of one device each, of which one is simulated; no device: it is on the target's."""
 
     model: str
     device: str | None = None
@@ -123,7 +120,7 @@ class SharedSpec(Part):
 
 
 class CheckpointSpec(Part):
-    """A place in the layers where rows may leave, and the area under its ROC for poor looks and for good ones."""
+    """A place in the layers where rows may leave, and the area under the ROC of a poor and of a good predictor."""
 
     depth: Number  # part of the layers before it
     poor: Number
@@ -131,30 +128,30 @@ class CheckpointSpec(Part):
 
 
 class ExitSpec(Part):
-    """What early exit finds and takes."""
+    """Early exit (FASER): its checkpoints, how well they predict, and what they cost."""
 
     checkpoints: tuple[CheckpointSpec, ...]
-    quality: Number  # 0: poor, 1: good, between them in proportion
+    quality: Number  # from 0, the poor predictor, to 1, the good one
     lost: Number  # part of the right rows that leave
-    look_layers: Number  # what a look at a row computes, in layers; and so many layers later rows leave
-    fixed_s: Number  # of a look: rows close their ranks
+    look_layers: Number  # the prediction's operations for a row, in layers; rows leave so many layers later
+    fixed_s: Number  # of a checkpoint: the compaction of the rows
 
 
 class AcceptanceSpec(Part):
-    """What drafters get right: tokens a round, the target's own among them, of chains of `length`."""
+    """How often drafters are right: tokens a round, the target's own among them, of chains of `length`."""
 
     length: Number
-    home: Number
-    elsewhere: Number
-    mixture: Number  # of a drafter that has no domain
-    texture: Number  # correlation of how hard a token and the next one are
-    correlation: Number  # of the drafters' right tokens, through how hard they are
-    agreement: Number  # the chance that two wrong drafters guess alike
-    auc: Number  # of the confidence: the chance that a right guess has more than a wrong one
+    home: Number  # in the drafter's own domain
+    elsewhere: Number  # in another one
+    mixture: Number  # of a drafter without a domain
+    texture: Number  # correlation of a token's hardness and the next one's
+    correlation: Number  # of two drafters' margins, by the hardness of the token
+    agreement: Number  # the chance that two wrong drafters guess the same token
+    auc: Number  # the chance that a right guess has more confidence than a wrong one
 
 
 class LoadSpec(Part):
-    """The mean lengths of a data set's requests, in tokens."""
+    """The mean lengths of a data set's requests."""
 
     prompt_tokens: Number
     output_tokens: Number
@@ -174,12 +171,12 @@ class WorldSpec(Part):
     exit: ExitSpec | None = None
     acceptance: AcceptanceSpec
     loads: Mapping[str, LoadSpec]
-    paper: Mapping[str, str]  # what the paper reports, to stand beside
+    paper: Mapping[str, str]  # what the paper reports, by comparison
     free: Mapping[str, Free] = {}  # by place: `devices.a100.read_part`, `drafters.*.host_s`
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        """Refuse names that stand for nothing."""
+        """Refuse names without an entry, and bounds without a number in them."""
         wanted: list[tuple[str, str, Mapping[str, Any], str | None]] = [
             ("target.model", "model", self.models, self.target.model),
             ("target.device", "device", self.devices, self.target.device),
@@ -193,9 +190,9 @@ class WorldSpec(Part):
                 (f"drafters.{name}.link", "link", self.links, drafter.link),
             ]
             if (drafter.device is None) != (self.shared is not None):
-                raise ValueError(f"drafters.{name}: without a device it shares the target's, and `shared` says how")
+                raise ValueError(f"drafters.{name}: no device means that it shares the target's as `shared` says")
             if (drafter.link is None) != (self.target.link is None):
-                raise ValueError(f"drafters.{name}.link: all nodes have a link, or none")
+                raise ValueError(f"drafters.{name}.link: either all nodes have a link or no node")
         for place, kind, known, name_of in wanted:
             if name_of is not None and name_of not in known:
                 raise ValueError(f"{place}: no {kind} is named {name_of!r}, only {', '.join(sorted(known)) or 'none'}")
@@ -204,19 +201,19 @@ class WorldSpec(Part):
         for place, bounds in self.free.items():
             numbers = [self.number(own) for own in self.places(place)]
             if not numbers or not all(bounds.low <= one.value <= bounds.high for one in numbers):
-                within = f"{bounds.low:g} ... {bounds.high:g}"
-                raise ValueError(f"free.{place}: no number stands there that is within {within}")
+                within = f"{bounds.low:g} and {bounds.high:g}"
+                raise ValueError(f"free.{place}: there is no number between {within} at this place")
         return self
 
     def places(self, place: str) -> list[tuple[str, ...]]:
-        """List the places of numbers that a place with `*` in it means."""
+        """List the places of numbers that match a place, in which `*` is any name."""
         found: list[tuple[str, ...]] = [()]
         for name in place.split("."):
             found = [(*own, one) for own in found for one in self._names(own) if name in (one, "*")]
         return [own for own in found if isinstance(self.number(own), Number)]
 
     def number(self, place: tuple[str, ...]) -> Any:
-        """Return what stands at a place."""
+        """Return the number at a place, None if there is none."""
         own: Any = self
         for name in place:
             own = own.get(name) if isinstance(own, Mapping) else getattr(own, name, None)
@@ -241,14 +238,19 @@ class WorldSpec(Part):
 
     @property
     def domains(self) -> list[str]:
-        """List the domains in which a drafter is at home; one for all where none is."""
+        """List the domains of the drafters; `all` if no drafter has one."""
         return sorted({one.domain for one in self.drafters.values() if one.domain}) or ["all"]
+
+
+def world_names(paper: str, folder: Path = FOLDER) -> list[str]:
+    """List the stated worlds of a paper."""
+    return sorted(path.stem for path in folder.glob(f"{paper}-*.json"))
 
 
 def read_world(path: Path) -> WorldSpec:
     """Read a world. Raises WorldError."""
     try:
-        return WorldSpec.model_validate(_merged(path, MAX_LIKE))
+        return WorldSpec.model_validate(_merged(path))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -257,19 +259,26 @@ def read_world(path: Path) -> WorldSpec:
         raise WorldError(f"{path.name}: {place + ': ' if place else ''}{first['msg']}{hint}{more}") from error
 
 
-def _merged(path: Path, depth: int) -> dict[str, Any]:
+def _merged(path: Path) -> dict[str, Any]:
     """Return a file's JSON over that of the file it is like."""
+    own = _object(path)
+    if (like := own.pop("like", None)) is None:
+        return own
+    base = _object(path.parent / f"{like}.json")
+    if "like" in base:
+        raise WorldError(f"{path.name}: like {like}, which is like another world")
+    return _over(base, own)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object. Raises WorldError."""
     try:
         own = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise WorldError(f"{path.name} is no JSON: {error}") from error
+        raise WorldError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(own, dict):
         raise WorldError(f"{path.name} is no JSON object")
-    if (base := own.pop("like", None)) is None:
-        return own
-    if depth == 0:
-        raise WorldError(f"{path.name}: like {base}, which is like another, without an end")
-    return _over(_merged(path.parent / f"{base}.json", depth - 1), own)
+    return own
 
 
 def _over(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Test a drafter node and its fuser: drafts for another fuser, trees where this node alone drafts."""
 
-import pytest
 from msgspec.structs import replace
 
 from app.drafter.drafter import DrafterNode
@@ -80,17 +79,6 @@ def test_a_node_fuses_its_own_jobs_only():
     ((mailbox, tree),) = trees
     assert (mailbox, tree.request_id, tree.base) == ("v", "r", 1)
     assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
-
-
-def test_a_node_that_fuses_calibrates_its_drafters():
-    ours = segments(guessing("a", 7, confidences=(0.9,)))
-    survivals = []
-    for length in range(1, 30):
-        jobs = [replace(draft_job("r", [1] * length), fuser="n")]
-        ((_, tree),) = draft_and_fuse(*ours, jobs)[1]
-        survivals.append(tree.survival[0])
-    assert survivals[0] == pytest.approx(0.9)
-    assert survivals[-1] < 0.4
 
 
 def test_a_silent_drafter_gets_its_verifier_an_empty_tree():

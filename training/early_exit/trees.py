@@ -1,10 +1,10 @@
-"""Record the trees of the real pipeline with the target's states at their rows.
+"""Record the draft tokens of the real pipeline with the target's states at their parents, and the verdicts on them.
 
-Prompts go in; draft tokens, verdicts and hidden states come out. Every draft is verified, since a
-predictor must learn from poor drafts too; which of them are worth a row is decided by prices, later.
+Every draft is verified, since the rank test must see poor drafts too.
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -29,36 +29,17 @@ from training.prompts.draw import DOMAINS, prompts
 AT_ONCE = 8
 KV_BYTES = 400 * 2**20
 FREE = {1: 1.0, 4096: 1.0}  # seconds by rows: rows cost nothing, so every draft is verified
-LESS = 4  # one in so many rows that are no node's parent is kept
-
-
-@dataclass(slots=True)
-class Nodes:
-    """Draft tokens of all trees, one entry of each list a node. `parents`: index of its parent, -1 for a root."""
-
-    tokens: list[int] = field(default_factory=list)
-    priors: list[float] = field(default_factory=list)  # chance, if the parent is right
-    survival: list[float] = field(default_factory=list)  # chance of the whole path
-    parents: list[int] = field(default_factory=list)
-    is_right: list[bool] = field(default_factory=list)  # whether it is the target's choice after its parent
-    is_reached: list[bool] = field(default_factory=list)  # whether all nodes above it are right
-    prompts: list[int] = field(default_factory=list)  # number of the prompt
-    rows: list[int] = field(default_factory=list)  # its parent's row of the states
 
 
 @dataclass(slots=True)
 class Recording:
-    """Nodes, and the states of R rows: after some layers, and final."""
+    """Draft tokens whose parents are right, an entry of each list a token, and the tokens of all rows."""
 
-    nodes: Nodes
-    states: dict[int, np.ndarray]  # (R, d) float16, by the number of layers passed
-    finals: np.ndarray  # (R, d) float16, normed, as the head reads them
-    tokens: np.ndarray  # (R,) int64, the rows' tokens; a sample of which tokens are frequent
-    prompts: np.ndarray  # (R,) int64, number of the prompt
-
-    def at_nodes(self, layer: int) -> np.ndarray:
-        """Return the states of the nodes' parents after so many layers, (n, d) float32."""
-        return self.states[layer][self.nodes.rows].astype(np.float32)
+    tokens: list[int] = field(default_factory=list)
+    is_right: list[bool] = field(default_factory=list)  # whether it is the target's choice
+    prompts: list[int] = field(default_factory=list)  # number of the prompt
+    states: dict[int, list[np.ndarray]] = field(default_factory=dict)  # by layers passed: (d,) float32 at the parent
+    frequent: Counter[int] = field(default_factory=Counter)
 
 
 def record(
@@ -68,7 +49,9 @@ def record(
 
     Raises ModelRefused, also for a target whose rows cannot leave a pass.
     """
-    model = forward_of(models)
+    model = models.runner.model if isinstance(models.runner, ModelRunner) else None
+    if not isinstance(model, FusedForward):
+        raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows leave a pass early")
     if not 0 < min(layers) <= max(layers) < model.shape.num_layers:
         raise ModelRefused(f"checkpoints lie behind layers 1 ... {model.shape.num_layers - 1}")
     runner = _Recorder(model, layers, PAGE_TOKENS)
@@ -82,17 +65,9 @@ def record(
             runner.numbers[made.id] = number
         while pipeline.verifier.sequences:
             pipeline.step()
-        report.advance(f"{len(runner.nodes.tokens)} draft tokens")
+        report.advance(f"{len(runner.recording.tokens)} draft tokens")
     report.end()
-    return runner.recording()
-
-
-def forward_of(models: Models) -> FusedForward:
-    """Return the target's forward. Raises ModelRefused for one whose rows cannot leave a pass."""
-    model = models.runner.model if isinstance(models.runner, ModelRunner) else None
-    if not isinstance(model, FusedForward):
-        raise ModelRefused("only on a CPU, and of Llama-shaped models, can rows be pruned")
-    return model
+    return runner.recording
 
 
 class _Seen:
@@ -103,12 +78,12 @@ class _Seen:
         self.states: dict[int, np.ndarray] = {}
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
-        """Keep the states after `layer`, (rows, d) float32, in float16; None: all rows stay."""
-        self.states[layer] = states.astype(np.float16)
+        """Keep a copy of the states after `layer`, (rows, d) float32; None: all rows stay."""
+        self.states[layer] = states.copy()
         return None
 
     def report(self) -> ExitReport:
-        """Return that nothing left."""
+        """Return that no row left."""
         return ExitReport()
 
 
@@ -118,57 +93,36 @@ class _Recorder(ModelRunner):
     def __init__(self, model: FusedForward, layers: tuple[int, ...], page_tokens: int) -> None:
         pages = KV_BYTES // bytes_per_page(*model.shape, page_tokens)
         super().__init__(model, kv_bytes=pages * bytes_per_page(*model.shape, page_tokens), page_tokens=page_tokens)
-        self._fused, self._layers = model, layers
         self._seen = _Seen(layers)
         self.numbers: dict[str, int] = {}  # of the requests
-        self.nodes = Nodes()
-        self._states: dict[int, list[np.ndarray]] = {layer: [] for layer in layers}
-        self._finals: list[np.ndarray] = []
-        self._tokens: list[int] = []
-        self._prompts: list[int] = []
+        self.recording = Recording(states={layer: [] for layer in layers})
 
     def _run(self, works: list[BatchEntry], packed: PackedBatch) -> list[CPURows | None]:
-        """Run a pass as `ModelRunner` does, and record its nodes and states."""
-        self._seen = _Seen(self._layers)
+        """Run a pass as `ModelRunner` does, and record its draft tokens."""
         found = super()._run(works, packed)
-        kept: list[int] = []
-        row = 0
+        root = -1
         for work, logits in zip(works, found, strict=True):
-            root = row + len(work.tokens) - 1
-            row = root + 1 + len(work.tree)
-            own = [*range(root - len(work.tokens) + 1, root, LESS), *range(root, row)]
-            if logits is not None and len(work.tree):
-                self._note(work, logits, len(self._tokens) + len(own) - 1 - len(work.tree))
-            kept += own
-            self._tokens += [[*work.tokens, *work.tree.tokens][i - root + len(work.tokens) - 1] for i in own]
-            self._prompts += [self.numbers[work.sequence.id]] * len(own)
-        finals = self._fused.last_hidden(row)
-        self._finals.append(finals[kept].astype(np.float16))
-        for layer in self._layers:
-            self._states[layer].append(self._seen.states[layer][kept])
+            root += len(work.tokens)
+            self.recording.frequent.update([*work.tokens, *work.tree.tokens])
+            if logits is not None:
+                self._note(work, logits, root)
+            root += len(work.tree)
         return found
-
-    def recording(self) -> Recording:
-        """Return all that was recorded."""
-        states = {layer: np.concatenate(parts) for layer, parts in self._states.items()}
-        finals, tokens = np.concatenate(self._finals), np.array(self._tokens)
-        return Recording(self.nodes, states, finals, tokens, np.array(self._prompts))
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints:
         return self._seen
 
     def _note(self, work: BatchEntry, logits: CPURows, root: int) -> None:
-        """Record a tree's nodes; `root` is the index of its root among the recorded rows."""
-        nodes, tree, first = self.nodes, work.tree, len(self.nodes.tokens) - 1
-        survival, reached = [1.0, *tree.survival], [True]
-        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True), start=1):
+        """Record a tree's nodes whose parents are right; `root`: its row."""
+        kept, right = self.recording, {0}
+        for node, (token, parent) in enumerate(zip(work.tree.tokens, work.tree.parents, strict=True), start=1):
+            if parent not in right:
+                continue
             is_right = int(logits.greedy[parent]) == token
-            reached.append(reached[parent] and is_right)
-            nodes.tokens.append(token)
-            nodes.priors.append(survival[node] / survival[parent] if survival[parent] else 0.0)
-            nodes.survival.append(survival[node])
-            nodes.parents.append(first + parent if parent else -1)
-            nodes.is_right.append(is_right)
-            nodes.is_reached.append(reached[parent])
-            nodes.prompts.append(self.numbers[work.sequence.id])
-            nodes.rows.append(root + parent)
+            if is_right:
+                right.add(node)
+            kept.tokens.append(token)
+            kept.is_right.append(is_right)
+            kept.prompts.append(self.numbers[work.sequence.id])
+            for layer, states in kept.states.items():
+                states.append(self._seen.states[layer][root + parent].copy())

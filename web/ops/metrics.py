@@ -133,15 +133,6 @@ def _of_drafters(state: DeploymentState) -> Iterator[Family]:
     ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
     text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."
     yield _gauge("run_ahead_rounds", text, ahead, "node", "outcome")
-    errors = {
-        (node.name, drafter, which): _number(report, which)
-        for kind in ("draft", "fuse")
-        for node in state.of(kind)
-        for drafter, report in node.info.get("calibration", {}).items()
-        for which in ("raw_error", "calibrated_error")
-    }
-    text = "Expected error of a drafter's confidence, raw and calibrated, as a fraction."
-    yield _gauge("calibration_error_ratio", text, errors.items(), "node", "drafter", "confidence")
 
 
 def _number(info: dict[str, Any], field: str) -> float:

@@ -47,7 +47,6 @@ def serve(
             "tokenizer": deployment.tokenizer.sha256,
             "waiting": deployment.mailboxes.waiting(mailbox),
             "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,
-            "calibration": fuser.calibration.info(),
             **segment.info(),
         }
 
@@ -79,8 +78,7 @@ def serve(
         return 0.0 if segment.has_ahead else None
 
     doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)}
-    exchanged = (fuser.calibration, deployment.counters)
-    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
+    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(deployment.counters)])
 
 
 def _is_readable(message: DraftJob | SharedPath, vocab_size: int) -> bool:

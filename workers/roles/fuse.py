@@ -13,7 +13,7 @@ from workers.service import RoleService
 
 def serve(deployment: Deployment, node: str) -> RoleService:
     fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
-    heartbeat = Heartbeat(deployment, "fuse", node, info=lambda: {"calibration": fuser.calibration.info()})
+    heartbeat = Heartbeat(deployment, "fuse", node)
 
     def handle(messages: list[ToFuser]) -> float | None:
         paths, trees = gather_and_fuse(fuser, messages, time.time())
@@ -24,5 +24,4 @@ def serve(deployment: Deployment, node: str) -> RoleService:
         return fuser.wait_s(time.time())
 
     doorbells = {FUSE: lambda: consume_mailbox(deployment, heartbeat, FUSE, ToFuser, handle)}
-    exchanged = (fuser.calibration, deployment.counters)
-    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(stats) for stats in exchanged])
+    return RoleService(heartbeat, doorbells, [deployment.exchange_stats(deployment.counters)])

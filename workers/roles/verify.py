@@ -56,7 +56,7 @@ def serve(
 
     heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
     loop = VerifierLoop(deployment, verifier, fuser, heartbeat, mailbox)
-    exchanged = (verifier.speculation.router.experience, fuser.calibration, deployment.counters)
+    exchanged = (verifier.speculation.router.experience, deployment.counters)
     tasks: list[HeartbeatTask] = [loop, metrics, *(deployment.exchange_stats(stats) for stats in exchanged)]
 
     def consume() -> None:

@@ -1,8 +1,4 @@
-"""Choose the fastest forward that gives the same logits as a model's own modules.
-
-Goes in: a loaded transformers model and its weights as its files hold them; comes out: a Forward.
-Knows no files but the one it may keep its findings in.
-"""
+"""Choose the fastest forward that gives the same logits as a model's own modules."""
 
 import logging
 from pathlib import Path
@@ -34,14 +30,11 @@ def choose_forward(
     file: Path | None = None,
     activations: Activations = "float32",
 ) -> Forward:
-    """Return the fused forward if it knows the model's family, else the modules, whose rows keep
-    their bits.
+    """Return the fused forward if it knows the model's family, else the modules, whose rows keep their bits.
 
-    `weights`: the model's as its files hold them; the modules' own, in float32, where those are
-    others or none are given. `wanted`: what to make of them. `activations`: see `FusedForward`.
-    `file`: for what is found out; written where a later start reads the modules' numbers. The model
-    must not be used afterwards. Raises ModelRefused for one that ignores the attention interface,
-    NoIntegerProducts for int8 activations of one that is not fused.
+    `weights`: as the files hold them; the modules' own where those are others. `file`: for what is found out. The model
+    must not be used afterwards. Raises ModelRefused for one that ignores the attention interface, NoIntegerProducts for
+    int8 activations of one that is not fused.
     """
     model.eval()
     model.requires_grad_(False)

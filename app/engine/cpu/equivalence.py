@@ -1,4 +1,4 @@
-"""Run a few tokens through a forward, to compare its logits with another's that should be the same."""
+"""Compare a forward's logits with another's that should be the same."""
 
 import torch
 
@@ -26,14 +26,9 @@ def trial(forward: Forward) -> torch.Tensor:
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:
-    """Return the largest difference of two sets of logits (N, V), in units of `spread`; NaN if any
-    logit is NaN.
-
-    `spread`: a standard deviation of the expected logits.
-    """
+    """Return the largest difference of two sets of logits (N, V), in units of `spread`; NaN if any logit is NaN."""
     return float((found - expected).abs().max() / spread)
 
 
 def probe(length: int, vocab_size: int) -> CachedSequence:
-    """Return a sequence of `length` tokens from all over the vocabulary."""
     return CachedSequence("probe", [(i * 7919 + 13) % vocab_size for i in range(length)])

@@ -1,7 +1,4 @@
-"""Declare the forward of a model: a packed batch goes in, the logits of its wanted rows come out.
-
-A model runner knows a model by this protocol alone.
-"""
+"""Declare the forward of a model: a packed batch goes in, the logits of its wanted rows come out."""
 
 from typing import NamedTuple, Protocol
 
@@ -13,16 +10,12 @@ from app.engine.packing import PackedBatch
 
 
 class KVShape(NamedTuple):
-    """The sizes that a KV cache follows from."""
-
     num_layers: int
     num_key_heads: int
     head_dim: int
 
 
 class Output(NamedTuple):
-    """The results of a pass for its N wanted rows."""
-
     logits: torch.Tensor  # (N, V)
     best: list[int]  # (N,) the largest one's index; negative where a row's logits are not all finite numbers
     hidden: np.ndarray | None  # (N, d) float32, the normed states the head read; None where they are not kept
@@ -35,20 +28,13 @@ class Checkpoints(Protocol):
     took_s: float  # seconds of the pass that they took; the forward adds to it
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
-        """Return the rows, rising, that go on after this layer; None: all.
-
-        states: (T, d) float32, those of the rows still in the pass; no copy.
-        """
+        """Return the rows, rising, that go on after this layer; None: all. states: (T, d) float32, no copy."""
         ...
 
-    def report(self) -> ExitReport:
-        """Return what they took of the pass, and saved."""
-        ...
+    def report(self) -> ExitReport: ...
 
 
 class Forward(Protocol):
-    """A loaded model behind one packed pass."""
-
     shape: KVShape
     max_positions: int
     vocab_size: int  # tokens it can read; its head may know fewer
@@ -56,7 +42,6 @@ class Forward(Protocol):
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Write the rows' keys and values, and return the wanted rows' logits. Raises ModelRefused.
 
-        Rows that `checkpoints` drop have no logits, and their keys and values are written in the
-        first layers only.
+        Rows that `checkpoints` drop have no logits, and keys and values in the first layers only.
         """
         ...

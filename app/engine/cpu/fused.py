@@ -1,8 +1,4 @@
-"""Run a Llama-shaped model as one compiled forward, built from its weights and a ModelSpec.
-
-The rest of the engine sees a `Forward` like any other. A model of another shape, or one whose
-modules give other logits (`app.engine.cpu.choose_forward`), runs on its own modules.
-"""
+"""Run a Llama-shaped model as one compiled forward, built from its weights and a ModelSpec."""
 
 import time
 from functools import lru_cache
@@ -13,7 +9,6 @@ import torch
 from app.config import Activations
 from app.engine.cpu.draft_chain import chain_of
 from app.engine.cpu.forward import Checkpoints, KVShape, Output
-from app.engine.cpu.head_count import HeadCount
 from app.engine.cpu.model_spec import ModelSpec
 from app.engine.cpu.step_arrays import Rooms, step_of
 from app.engine.early_exit.rows import without
@@ -42,13 +37,10 @@ class FusedForward:
     """A Llama-shaped model's weights, packed, and the memory its steps work in."""
 
     def __init__(self, spec: ModelSpec, weights: Weights, activations: Activations = "float32") -> None:
-        """Pack the weights in the types they have, and give the kernels their addresses. Raises
-        KeyError for a missing weight.
+        """Pack the weights in the types they have. Raises KeyError for a missing weight.
 
-        A type without a kernel is expanded to float32: the same logits, only larger. With int8
-        `activations` weights of integers are multiplied by rows rounded to int8: another target,
-        with other logits, whose rows keep their bits in any batch all the same. Raises
-        NoIntegerProducts where no weight is of integers.
+        A type without a kernel is expanded to float32. With int8 `activations` weights of integers are multiplied by
+        rows rounded to int8: another target. Raises NoIntegerProducts where no weight is of integers.
         """
         self._rounds = activations == "int8"
         self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
@@ -65,8 +57,7 @@ class FusedForward:
         self.work_with(self._most_threads)
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """Implement `Forward.logits`; the logits (N, V) are float32. Raises ValueError for tokens
-        outside the tables."""
+        """Implement `Forward.logits`, float32. Raises ValueError for tokens outside the tables."""
         self._check(plan, ahead=0)
         step = step_of(plan, self._least_tiles)
         room, logits, best = self._rooms.room(step)
@@ -100,36 +91,19 @@ class FusedForward:
         self._waking_s = max(awake) - started
 
     def work_with(self, threads: int) -> None:
-        """Run on `threads` threads from the next pass on, at most as many as at first.
-
-        They run where the calling thread may. No bit of a row depends on how many they are.
-        """
+        """Run on `threads` threads, at most as many as at first, where the calling thread may run."""
         self._team = team(min(threads, self._most_threads))
         self._rooms.threads = self._team.size
         self._least_tiles = -(-2 * self._team.size // self.shape.num_key_heads)  # each is attended a key head at a time
 
     def last_hidden(self, rows: int) -> np.ndarray:
-        """Return a copy (rows, d) float32 of the last pass's final normed states, which the head
-        reads.
-
-        Rows that were not wanted are included: `logits` has no use for them, distilling has.
-        """
+        """Return a copy (rows, d) float32 of the last pass's final normed states, of all its rows."""
         return self._rooms.normed(rows)
-
-    def head_count(self, threads: int | None = None) -> HeadCount:
-        """Return a count over this model's whole vocabulary, on so many threads; None: those of its passes."""
-        return HeadCount(self._model, self._held, threads or self._team.size)
 
     def chain(
         self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
     ) -> Chain:
-        """Guess up to `depth` tokens for each of the plan's sequences, whose last rows alone are
-        wanted.
-
-        Each step goes on from the likeliest token; it ends when no sequence's confidences multiply
-        to `floor`. head_ids: (Vh,) int64, the tokens that the head's columns stand for; empty: all,
-        in order. absent: see `chain_of`. The guesses are in the result's arrays.
-        """
+        """Guess up to `depth` tokens for each of the plan's sequences; arguments and result as `chain_of` says."""
         self._check(plan, ahead=depth - 1)
         step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent)
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
@@ -226,10 +200,11 @@ class FusedForward:
         return slots
 
     def _embedding(self, spec: ModelSpec, weights: Weights, head: int) -> tuple[int, int]:
-        """Return the addresses of the embedding's kernel and of the embedding, packed.
+        """Return the addresses of the embedding's kernel and of the embedding, packed. Raises ValueError for another
+        shape.
 
-        `head`: the address of the head as its file has it, which is the embedding's too where they are
-        the same numbers; 0: it is packed in another way. Raises ValueError for another shape.
+        `head`: the address of the head as its file has it, which is the embedding's too where they are the same
+        numbers, or 0.
         """
         weight = weights[EMBEDDING]
         if _shape(weight) != (spec.vocab_size, spec.hidden):
@@ -240,11 +215,7 @@ class FusedForward:
         return ROW[kind].address, self._hold(packed)
 
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
-        """Return the addresses of a weight's kernel and of the weight, packed, and 1 if the kernel takes
-        rounded rows.
-
-        Raises ValueError for another shape: a kernel would read past its end.
-        """
+        """Return the addresses of a weight's kernel and of the packed weight; 1 if the kernel takes rounded rows."""
         if _shape(weight) != (columns, depth):
             raise ValueError(f"a weight has shape {_shape(weight)}, expected {(columns, depth)}")
         kind, rows = _stored(weight)
@@ -285,7 +256,6 @@ def _kind(weight: Weight) -> str:
 
 
 def _packed(weight: Weight) -> tuple[str, np.ndarray]:
-    """Return a weight packed, and the type in which it is."""
     kind = _kind(weight)
     return kind, pack(_array(weight)) if kind == "F32" else pack_stored(kind, _stored(weight)[1], _shape(weight)[1])
 
@@ -297,7 +267,6 @@ def packed_once(embedding: Weight) -> tuple[str, np.ndarray]:
 
 
 def _is_same(one: Weight, other: Weight) -> bool:
-    """Tell whether two weights hold the same bytes in the same type."""
     (kind, rows), (other_kind, other_rows) = _stored(one), _stored(other)
     if kind != other_kind or rows.shape != other_rows.shape:
         return False
@@ -307,7 +276,6 @@ def _is_same(one: Weight, other: Weight) -> bool:
 
 
 def _stored(weight: Weight) -> tuple[str, np.ndarray]:
-    """Return a weight's type by ggml's name, and its rows as bytes, (N, bytes)."""
     if isinstance(weight, Blocks):
         return weight.type, weight.rows
     rows = weight.detach().contiguous()

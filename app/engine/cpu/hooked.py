@@ -1,8 +1,6 @@
-"""Run any Hugging Face causal LM's own modules as a forward: packed rows through transformers'
-attention interface.
+"""Run any Hugging Face causal LM's own modules as a forward: the oracle, and the fallback for other families.
 
-On the CPU every linear layer runs on the compiled product, and activations on whole vectors. Slower
-than `app.engine.cpu.fused`, and knows every family.
+Every linear layer runs on the compiled product, and activations on whole vectors, so that rows keep their bits.
 """
 
 from typing import Any
@@ -21,7 +19,7 @@ from app.engine.packing import PackedBatch
 from app.engine.weights.blocks import dense
 from app.engine.weights.rounding import round_linear
 from app.errors import ModelRefused
-from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.paged_attention import paged_attention
 from kernels.cpu.products.packed_linear import PackedLinear
 
 ATTENTION = "paceline"
@@ -31,12 +29,10 @@ SERIAL = 2**14  # numbers that it surely leaves to one thread
 
 
 class HookedForward:
-    """A model's modules, run eagerly, with packed attention plugged in; the weights are as they
-    were loaded."""
+    """A model's modules, run eagerly, with packed attention plugged in."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Take over the modules. Raises ModelRefused for a model that ignores the attention
-        interface."""
+        """Take over the modules. Raises ModelRefused for a model that ignores the attention interface."""
         if not getattr(model, "_can_set_attn_implementation", lambda: False)():
             name = type(model).__name__
             raise ModelRefused(f"{name} ignores transformers' attention interface, so it cannot be served")
@@ -53,10 +49,7 @@ class HookedForward:
 
     @torch.inference_mode()
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """Implement `Forward.logits`; the logits (N, V) are float32.
-
-        Raises ValueError for a plan that adds to the embeddings: only the fused forward can.
-        """
+        """Implement `Forward.logits`, float32. Raises ValueError for a plan that adds to the embeddings."""
         if plan.added is not None:
             raise ValueError("a hooked model's embeddings take no addition")
         layout = Layout(plan, self._num_heads, self.shape.num_key_heads)
@@ -85,9 +78,8 @@ class HookedForward:
 class WholeVectors(nn.Module):
     """An activation whose rows keep their bits; (..., N) -> (..., N) float32.
 
-    torch computes the last few numbers of a thread's share in another way than the vectors before
-    them, and where that is depends on how many rows there are. Here rows are padded to whole
-    vectors, and go in pieces for one thread.
+    torch computes the last few numbers of a thread's share in another way than the vectors before them. Here rows are
+    padded to whole vectors, and go in pieces for one thread.
     """
 
     def __init__(self, activation: nn.Module) -> None:
@@ -95,7 +87,6 @@ class WholeVectors(nn.Module):
         self.activation = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the activation to x (..., N) float32 piece by piece; return the same shape."""
         columns = x.shape[-1]
         padded = F.pad(x.reshape(-1, columns), (0, -columns % VECTORS)).contiguous()
         pieces = padded.view(-1, VECTORS).split(SERIAL // VECTORS)
@@ -103,10 +94,7 @@ class WholeVectors(nn.Module):
 
 
 def keep_bits(model: nn.Module) -> None:
-    """Replace linear layers by packed twins and activations by those of whole vectors.
-
-    The layers' own weights are freed unless they are held elsewhere.
-    """
+    """Replace linear layers by packed twins and activations by those of whole vectors."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if _is_linear(layer):
@@ -116,8 +104,7 @@ def keep_bits(model: nn.Module) -> None:
 
 
 def round_weights(model: nn.Module, wanted: WeightsAs) -> None:
-    """Round the linear layers' weights as `weights_as` does. Embeddings, tied ones too, stay as they
-    are."""
+    """Round the linear layers' weights as `weights_as` does; embeddings stay as they are."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
             layer.weight = nn.Parameter(dense(round_linear(layer.weight, wanted)), requires_grad=False)
@@ -150,8 +137,7 @@ def _attention(
     layout: Layout | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Write the rows' keys and values to their slots, attend to the sequences' pages, and return
-    (1, T, H, D)."""
+    """Write the rows' keys and values to their slots, and attend to the sequences' pages; (1, T, H, D)."""
     if layout is None:
         raise ModelRefused("the model does not pass extra arguments to its attention layers")
     if s_aux is not None:
@@ -160,11 +146,11 @@ def _attention(
     layout.store(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layout.kinds[layer] = Kind(sliding_window, scale, softcap)
-    out = paged_attention_reference(
+    out = paged_attention(
         query[0].transpose(0, 1),
         layout.kv.keys[layer],
         layout.kv.values[layer],
-        layout.groups(sliding_window),
+        layout.tiles(sliding_window),
         scale,
         softcap,
     )

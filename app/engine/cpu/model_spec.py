@@ -46,8 +46,7 @@ class ModelSpec(BaseModel):
 
 
 def model_spec_of(hooked: Any) -> ModelSpec:
-    """Return the spec of a Llama-shaped model whose HookedForward has made a pass, so that it is
-    known how each layer attends.
+    """Return the spec of a model whose HookedForward has made a pass, which shows how layers attend.
 
     Raises NotFusable.
     """

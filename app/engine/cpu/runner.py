@@ -1,7 +1,4 @@
-"""Run batch entries over one model on the CPU: entries in, rows of logits out.
-
-The only file that builds tensors for the target. Knows no scheduler, no Redis and no text.
-"""
+"""Run batch entries over one model on the CPU: entries in, rows of logits out."""
 
 from collections import Counter
 from collections.abc import Sequence as Listed
@@ -13,11 +10,11 @@ import torch
 
 from app.engine.cpu.forward import Checkpoints, Forward
 from app.engine.early_exit.controller import ExitReport
-from app.engine.early_exit.rows import Decisions, RowPruner
+from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
-from app.engine.sampling import choice_of, is_penalised, is_shaped, row_of, token_logprobs
+from app.engine.sampling_parameters import choice_of, is_penalised, is_shaped, row_of, token_logprobs
 from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
@@ -36,10 +33,6 @@ class CPURows:
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Return the target's token after `node`, to stand at `position` (design D1).
-
-        `history` is every token before it; mask: (V,) bool, the tokens allowed, None: all.
-        """
         if sampling.temperature == 0.0 and mask is None and not is_shaped(sampling):
             return int(self.greedy[self.row(node)])
         return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
@@ -47,11 +40,7 @@ class CPURows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return log-probabilities of `token` and of the `top` likeliest; see
-        `app.engine.target.TargetRows`.
-
-        mask: (V,) bool, the tokens allowed, None: all. Equal ones come by rising id.
-        """
+        """Return log-probabilities of `token` and of the `top` likeliest, equal ones by rising id."""
         logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
         if not top:
             return token_logprobs(float(logprobs[token]), [], [])
@@ -70,8 +59,6 @@ class CPURows:
         return shaped(own, row_of(sampling, len(history), counts, mask))
 
     def state(self, node: int) -> bytes | None:
-        """Return the node's hidden state as little-endian float16, d of them; None if states are
-        not kept."""
         return None if self.states is None else self.states[self.row(node)].astype("<f2").tobytes()
 
     def row(self, node: int) -> int:
@@ -84,25 +71,23 @@ class ModelRunner(PagedRunner):
 
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
         self.model = model
-        self.decisions: Decisions | None = None  # say which rows leave early; None: no early exit
+        self.predictor: Predictor | None = None  # of rows that leave early; None: no early exit
         self.exits = ExitReport()  # of the last pass
         num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """Run one packed pass; return logits for final batch entries, None for prompt chunks.
+        """Run one packed pass over reserved pages; return logits for final batch entries, None for prompt chunks.
 
-        The sequences already hold the pages. added: (T, hidden) float32 or None, see `PackedBatch`.
-        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the batch
-        entries.
+        added: (T, hidden) float32 or None, see `PackedBatch`. Raises ArithmeticError when logits are not finite; then
+        `invalidate` the entries.
         """
         packed = plan(works, self.kv)
         packed.added = added
         return self._run(works, packed)
 
     def launch(self, works: list[BatchEntry]) -> StepOnCollect:
-        """Pack a step; it is computed, as by `forward`, when it is collected."""
         return StepOnCollect(partial(self._run, works, plan(works, self.kv)))
 
     def _run(self, works: list[BatchEntry], packed: PackedBatch) -> list[CPURows | None]:
@@ -124,16 +109,14 @@ class ModelRunner(PagedRunner):
         return out
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
-        """Return the pruner of this pass; None where no batch entry may lose rows, or nothing says which."""
-        if self.decisions is None or not any(work.floor > 0.0 and len(work.tree) for work in works):
+        """Return the pruner of this pass; None where no batch entry may lose rows, or there is no predictor."""
+        if self.predictor is None or not any(work.may_exit for work in works):
             return None
-        return RowPruner(self.decisions, works)
+        return RowPruner(self.predictor, works)
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
-        """Reserve pages for a batch entry's rows: the sequence's own, its tree's forks, and `ahead`
-        tokens more.
-
-        Returns False, with none taken, if there are not enough.
+        """Reserve pages for an entry's rows, its tree's forks, and `ahead` tokens more; False, with none taken, for too
+        few.
         """
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
         branches = forks(work.tree)
@@ -152,12 +135,7 @@ class ModelRunner(PagedRunner):
         return False
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the accepted nodes' keys and values and release the rest: a fork's pages take the
-        place of the own ones.
-
-        Afterwards the cache covers the sequence's tokens up to the last accepted node, and others
-        that begin like the sequence may use its full pages.
-        """
+        """Keep the accepted nodes' keys and values and release the rest: a fork's pages replace the sequence's own."""
         pages, below = work.sequence.pages, work.start + len(work.tokens)
         if path and path[-1] not in work.tree.main_branch():
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)

@@ -12,8 +12,7 @@ from kernels.cpu.threads import HEADER
 
 
 def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
-    """Return the plan's rows in tiles of at most TILE rows of one chain, their keys in splits of
-    SPLIT positions.
+    """Return the plan's rows in tiles of at most TILE rows of one chain, their keys in splits of SPLIT positions.
 
     Tiles are lower where there would be fewer than `least_tiles`: threads would have nothing to do.
     """
@@ -55,11 +54,9 @@ def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
 
 
 class Rooms:
-    """The memory of a model's steps: grown when a step is larger than all before, else the same
-    each time."""
+    """The memory of a model's steps: grown when a step is larger than all before."""
 
     def __init__(self, model: Model, threads: int) -> None:
-        """Hold memory for steps of up to `threads` threads."""
         fold = model.num_heads // model.num_key_heads
         self._model, self.threads = model, threads
         self._rows = self._lines = 0
@@ -69,11 +66,9 @@ class Rooms:
         self._columns = -(-model.vocab // LANES) * LANES
 
     def room(self, step: Step, lines: int = 0) -> tuple[Room, np.ndarray, np.ndarray]:
-        """Return (the room, logits, best), the last two for the caller to keep.
+        """Return (the room, logits (N, V in whole blocks) float32, best (N,) int64); the caller keeps the last two.
 
-        logits: (N, V rounded up to whole blocks of columns) float32; best: (N,) int64. `lines`:
-        more than the step's own rows by splits of their keys, if further steps follow in the same
-        room.
+        `lines`: more than the step's own rows by splits of their keys, if further steps follow in the same room.
         """
         self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
         self._words[HEADER:] = 0
@@ -86,12 +81,11 @@ class Rooms:
         return self._update[:wanted].copy()
 
     def states(self, rows: int) -> np.ndarray:
-        """Return the states of the first rows (rows, d) float32 between two layers, before any
-        norm; no copy."""
+        """Return the first rows' states (rows, d) float32 between two layers, before any norm; no copy."""
         return self._hidden[:rows]
 
     def compact(self, rows: np.ndarray) -> None:
-        """Keep only these rows, rising, between two layers, and move them up. rows: (n,) int64."""
+        """Keep only these rows (n,) int64, rising, between two layers, and move them up."""
         self._hidden[: len(rows)] = self._hidden[rows]
         self._normed[: len(rows)] = self._normed[rows]
 
@@ -100,7 +94,6 @@ class Rooms:
         return self._normed[:rows].copy()
 
     def _grow(self, rows: int, lines: int) -> None:
-        """Hold memory for so many rows and lines at least. Without it the old stays, and its size."""
         if rows <= self._rows and lines <= self._lines:
             return
         rows, lines = max(rows, self._rows), max(lines, self._lines)

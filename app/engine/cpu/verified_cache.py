@@ -1,9 +1,6 @@
-"""Keep what a fused model's first start has found out, so that the next start needs nothing but its
-weights.
+"""Keep what a fused model's first start has found out, so that the next start needs nothing but its weights.
 
-Importing transformers and running a model's own modules takes longer than all the rest of a start.
-So the spec is kept with some of the modules' logits: a forward built from it that gives other
-logits is not used.
+The spec is kept with some of the modules' logits: a forward built from it that gives other logits is not used.
 """
 
 from pathlib import Path
@@ -34,8 +31,7 @@ class VerifiedModel(BaseModel):
 
 
 def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activations) -> FusedForward | None:
-    """Build the forward of the model that `file` was written for; None if its logits are no longer
-    the modules'."""
+    """Build the forward of the model that `file` was written for; None if its logits are no longer the modules'."""
 
     def build(text: str) -> FusedForward:
         known = VerifiedModel.model_validate_json(text)
@@ -51,14 +47,13 @@ def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activat
 
 
 def remember(file: Path, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
-    """Write the spec and a sample of the modules' logits in the trial.
+    """Write the spec and a sample of the modules' logits (N, V) float32 in the trial; names:
 
-    names: of the modules' weights; expected: (N, V) float32 logits.
+    of the modules' weights.
     """
     known = VerifiedModel(spec=spec, names=names, logits=_sample(expected).tolist(), spread=float(expected.std()))
     write_cached(file, known.model_dump_json())
 
 
 def _sample(logits: torch.Tensor) -> torch.Tensor:
-    """Return up to COLUMNS evenly spaced columns of (N, V)."""
     return logits[:, :: max(1, logits.shape[1] // COLUMNS)][:, :COLUMNS].float()

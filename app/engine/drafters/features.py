@@ -1,9 +1,8 @@
-"""Feed the target's hidden state h to a drafter: W h + b is added to a token's embedding.
+"""Feed the target's last hidden state h, normed, to a drafter: W h + b is added to the last committed token's
+embedding.
 
-The token is the last committed one, and h is the target's last hidden state, normed, where it chose
-that token; it comes with the job. At every other position a learnt vector, `absent`, is added:
-guesses have no such state, nor have tokens that were read before. (The idea is EAGLE's, Li et al.
-2024, arXiv:2401.15077; one state a round instead of one a token keeps the messages small.)
+At every other position a learnt vector, `absent`, is added. The idea is EAGLE's (Li et al. 2024, arXiv:2401.15077),
+with one state a round instead of one a token.
 """
 
 from dataclasses import dataclass
@@ -16,16 +15,13 @@ from app.state import BatchEntry
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The learnt weights by which a drafter reads states."""
-
     weight: np.ndarray  # (d, d') float32: W, from the target's width d' to the drafter's d
     bias: np.ndarray  # (d,) float32: b
     absent: np.ndarray  # (d,) float32
 
     def rows(self, works: list[BatchEntry]) -> np.ndarray:
-        """Return the vectors to add to the entries' packed rows, (T, d) float32.
-
-        A state that is not d' finite numbers counts as absent.
+        """Return the vectors to add to the entries' packed rows, (T, d) float32; a state that is not d' finite numbers
+        is absent.
         """
         rows = np.tile(self.absent, (sum(len(work.tokens) for work in works), 1))
         last = -1
@@ -48,9 +44,9 @@ class Features:
 
 
 def features_of(weights: dict[str, Weight]) -> Features | None:
-    """Take a drafter's features out of its `weights`; None if it has none.
+    """Take a drafter's features out of its weights:
 
-    `feature.weight` (d, d'), `feature.bias` (d,) and `absent` (d,), of any type.
+    `feature.weight` (d, d'), `feature.bias` (d,), `absent` (d,), or None.
     """
     if "feature.weight" not in weights:
         return None

@@ -1,8 +1,4 @@
-"""Guess with a drafter's model: the two best next tokens of each sequence.
-
-Batch entries go in, guesses come out, sampled with the target's own noise (design D1). Knows
-neither trees nor jobs nor Redis.
-"""
+"""Guess with a drafter's model: the two best next tokens of each sequence, with the target's own noise (design D1)."""
 
 import numpy as np
 import torch
@@ -13,7 +9,7 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.features import Features
 from app.engine.packing import plan
-from app.engine.sampling import choice_of
+from app.engine.sampling_parameters import choice_of
 from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import BatchEntry, CachedSequence, Guess, Tree
@@ -50,22 +46,19 @@ class ModelGuesser:
         return self._runner.try_reserve(work, ahead)
 
     def release(self, sequence: CachedSequence) -> None:
-        """Release all pages of a sequence."""
         self._runner.release(sequence)
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the sequence's first `tokens` tokens as cached, and no more."""
         self._runner.cover(sequence, tokens)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the pages of an entry whose forward failed, and clear what it may have written."""
         self._runner.invalidate(work)
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Return each final entry's next guess, or up to `depth`, each going on from the one before.
 
-        Ends early when no entry's confidences multiply to `floor`. The entries hold pages for all
-        but the last token. Raises ArithmeticError for logits that are not finite.
+        Ends early when no entry's confidences multiply to `floor`. The entries hold pages for all but the last token.
+        Raises ArithmeticError for logits that are not finite.
         """
         can_chain = isinstance(self.model, FusedForward)
         chains = [w for w in works if can_chain and w.final and is_greedy(w)]
@@ -75,10 +68,7 @@ class ModelGuesser:
         return [found[id(work)] for work in works]
 
     def check(self) -> None:
-        """Guess some tokens in one call and one by one, and compare; compiles the first if need be.
-
-        Raises ModelRefused where they differ.
-        """
+        """Guess some tokens in one call and one by one; raise ModelRefused where they differ."""
         sequence = probe(PROBED, self.model.vocab_size)
         whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
         if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
@@ -92,7 +82,6 @@ class ModelGuesser:
             raise ModelRefused(f"the drafter's compiled guesses {found} differ from its logits' {alone}")
 
     def _single(self, works: list[BatchEntry]) -> list[list[Guess]]:
-        """Return the next guess of each final entry."""
         found: list[list[Guess]] = [[] for _ in works]
         greedy: dict[int, torch.Tensor] = {}
         added = self._features.rows(works) if self._features else None
@@ -126,10 +115,9 @@ class ModelGuesser:
 
 
 def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """Return the two largest of each row of `logits`, (N, Vh) float32.
+    """Return the two largest of each row of logits (N, Vh) float32, in a few operators and two readings back.
 
-    `head_ids`: (Vh,) int64, the tokens that the columns stand for; None: all, in order. Takes a few
-    operators and two readings back.
+    `head_ids`: (Vh,) int64, the tokens that the columns stand for; None: all, in order.
     """
     values, best = logits.topk(min(2, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
@@ -138,10 +126,8 @@ def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess
 
 
 def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
-    """Return the best and second best of log q + G of one row of `logits`, (Vh,) float32.
-
-    G is the noise that the target will meet at `position` (design D1). `head_ids`: (Vh,) int64, the
-    tokens that the columns stand for; None: all, in order.
+    """Return the best and second best of log q + G of logits (Vh,) float32, G the target's noise at `position` (design
+    D1).
     """
     kept, z = filtered(logits, choice_of(sampling))
     ids = kept if head_ids is None else head_ids[kept]
@@ -151,7 +137,6 @@ def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, 
 
 
 def is_greedy(work: BatchEntry) -> bool:
-    """Tell whether an entry's next token needs no noise."""
     return work.sequence.sampling.temperature == 0.0
 
 
@@ -162,5 +147,4 @@ def _are_alike(ours: Guess, theirs: Guess) -> bool:
 
 
 def _guess(tokens: list[int], chances: list[float]) -> Guess:
-    """Make a guess of the best and, if there is one, the second best token."""
     return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)

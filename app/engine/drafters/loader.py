@@ -1,9 +1,7 @@
 """Load a drafter's model: a folder and the target's go in, a `ModelGuesser` comes out.
 
-A drafter's folder holds config.json and the weights of a small causal LM, in safetensors or GGUF. With `"embedding":
-"target"` in its drafter.json it brings only its layers: embedding and head are rows of the target's
-embedding, the head trimmed to the tokens in `head_ids`. A drafter with features also reads the
-target's last hidden state (`app.engine.drafters.features`).
+With `"embedding": "target"` in its drafter.json it brings only its layers: embedding and head are rows of the target's
+embedding, the head trimmed to the tokens in `head_ids`.
 """
 
 import json
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The weights of a drafter on the target's embedding."""
-
     weights: Weights  # by the names of a causal LM's modules, embedding and trimmed head among them
     head_ids: torch.Tensor  # (Vh,) int64, the token each row of the head stands for
     features: Features | None
@@ -47,10 +43,9 @@ def load_guesser(
     home: Path | None = None,
     activations: Activations = "float32",
 ) -> ModelGuesser:
-    """Load the drafter in `folder` for the target in `target`.
+    """Load the drafter in `folder` for the target in `target`, and compile its forward where need be.
 
-    `weights`, `home`, `activations`: see `app.engine.cpu.load.load`; int8 only where there are products
-    of integers. Compiles its forward too, where that is not on the disk yet. Raises ModelRefused.
+    Raises ModelRefused.
     """
     card = card_of(folder)
     if card.get("embedding") != "target":
@@ -83,10 +78,9 @@ def card_of(folder: Path) -> dict[str, Any]:
 
 
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
-    """Read the drafter in `folder` and put it on the target's embedding, all as the files hold it but that.
+    """Read the drafter in `folder` and put it on the target's embedding; weights stay as the files hold them.
 
-    `wanted`: the hash of the embedding that it was distilled on; None: not known. Raises
-    ModelRefused where the target's differs.
+    `wanted`: the hash of the embedding that it was distilled on. Raises ModelRefused where the target's differs.
     """
     if wanted is not None and embedding_sha256(target) != wanted:
         raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")
@@ -98,7 +92,6 @@ def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
 
 
 def modules_of(folder: Path, parts: Parts, dtype: torch.dtype = torch.float32) -> "PreTrainedModel":
-    """Build the drafter's modules, with weights of this type. Raises ModelRefused."""
     from app.engine.weights.hf_reader import build  # transformers takes seconds to import, and mostly need not be
 
     return build(folder, {name: dense(weight).to(dtype) for name, weight in parts.weights.items()})

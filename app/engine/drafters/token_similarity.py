@@ -1,7 +1,4 @@
-"""Measure how near drafted tokens came to the committed ones: CoSine's agreement.
-
-Two lists of token ids go in, a number in 0 ... 1 comes out, by the target's embedding alone.
-"""
+"""Measure how near drafted tokens came to the committed ones: CoSine's agreement (arXiv:2503.10325)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +12,8 @@ from app.engine.weights.tensors import stored_embedding
 def embedding_agreement(target: Path) -> Callable[[Sequence[int], Sequence[int]], float]:
     """Return a function of (drafted, committed), two lists of ids of equal length.
 
-    It gives the mean over the positions of (1 + cosine) / 2 of the two tokens' embeddings; 0 for no
-    token. As in CoSine (arXiv:2503.10325), near misses count. Holds the embedding, (V, d) float16.
-    Raises ModelRefused.
+    It gives the mean over the positions of (1 + cosine) / 2 of the two tokens' embeddings, 0 for no token. Holds the
+    embedding, (V, d) float16. Raises ModelRefused.
     """
     rows = torch.nn.functional.normalize(dense(stored_embedding(target)), dim=-1).half()  # (V, d)
 

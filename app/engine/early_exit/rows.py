@@ -1,15 +1,12 @@
-"""Drop rows in the middle of a forward: tree nodes that will almost surely be rejected.
+"""Drop rows in the middle of a forward: tree nodes that the target will almost surely reject.
 
-At a checkpoint, after some of the layers, the chance is asked for that the target chooses a node's
-token, from the hidden state of the node's parent; after as many layers or more the answer is acted
-on. Along a path these chances multiply to the node's survival; nodes below what their row still
-costs leave, and all below them. A node that should have stayed costs its accepted tokens and
-nothing else: the walk ends at its parent, whose row gives the target's own token (design D1). Slots
-of the KV cache that a dropped row would have written in later layers lie beyond what is accepted,
-so they are never read.
+At a checkpoint, after some of the layers, each node's token is tested against the hidden state of the
+node's parent; a node that fails leaves, and all nodes below it. A right node that leaves costs its
+accepted tokens and nothing else: the walk ends at its parent, whose row gives the target's own token
+(design D1). Slots of the KV cache that a dropped row would have written in later layers lie beyond what
+is accepted, so they are never read.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,27 +17,21 @@ from app.state import BatchEntry
 
 
 class Checkpoint(NamedTuple):
-    """A look at a pass, in layers passed."""
+    """A place in a pass where rows may leave."""
 
-    look: int  # where states are read
-    act: int  # where rows leave by them
-    rest: float  # the share of a row's cost that comes after `act`
+    layer: int  # layers passed
+    rest: float  # the share of a row's cost that comes after
 
 
-class Decisions(Protocol):
-    """A source of the chances that draft tokens are right, in step with a pass or beside it."""
+class Predictor(Protocol):
+    """A test of draft tokens by the target's hidden states."""
 
     checkpoints: tuple[Checkpoint, ...]  # rising
 
-    def ask(
-        self, look: int, states: np.ndarray, tokens: np.ndarray, priors: np.ndarray
-    ) -> Callable[[], tuple[np.ndarray, float]]:
-        """Ask for the chances that the tokens are right if all before them are, at a checkpoint.
+    def rejects(self, layer: int, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Return which tokens will be rejected, (n,) bool.
 
-        states: (n, d) float32, hidden states after `look` layers where the target chooses, for the
-        callee to keep; tokens: (n,) int64; priors: (n,) float64, the same chances by the drafters'
-        confidence. What is returned waits for the answer: the chances, (n,) in 0 ... 1, and the
-        seconds that finding them takes from a pass that goes on meanwhile.
+        states: (n, d) float32, hidden states after `layer` layers where the target chooses; tokens: (n,) int64.
         """
         ...
 
@@ -49,8 +40,6 @@ class _Node(NamedTuple):
     row: int
     parent: int  # its row
     token: int
-    prior: float
-    floor: float
     work: BatchEntry
     number: int  # in its tree
 
@@ -58,19 +47,20 @@ class _Node(NamedTuple):
 class RowPruner:
     """The tree nodes of one forward at its checkpoints (see `app.engine.cpu.forward.Checkpoints`)."""
 
-    def __init__(self, decisions: Decisions, works: list[BatchEntry]) -> None:
-        self.layers = tuple(sorted({layer for one in decisions.checkpoints for layer in (one.look, one.act)}))
+    def __init__(self, predictor: Predictor, works: list[BatchEntry]) -> None:
+        self.layers = tuple(one.layer for one in predictor.checkpoints)
         self.took_s = 0.0
-        self._decisions = decisions
-        self._asked: dict[Checkpoint, tuple[list[int], Callable[[], tuple[np.ndarray, float]]]] = {}
+        self._predictor = predictor
+        self._rest = {one.layer: one.rest for one in predictor.checkpoints}
         self._left: list[tuple[float, int, int]] = []
         self._nodes: list[_Node] = []
         self._size = 0  # rows of the forward
         for work in works:
             root = self._size + len(work.tokens) - 1
             self._size = root + 1 + len(work.tree)
-            if work.final and work.floor > 0.0:
-                self._nodes += _nodes(work, root)
+            if work.may_exit:
+                pairs = enumerate(zip(work.tree.tokens, work.tree.parents, strict=True), start=1)
+                self._nodes += [_Node(root + i, root + parent, token, work, i) for i, (token, parent) in pairs]
         self._there = np.arange(self._size)  # (T,) int64, the rows left, by their first numbers
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
@@ -79,14 +69,17 @@ class RowPruner:
         states: (T, d) float32, theirs after `layer` layers. Each batch entry's `pruned` gets its
         nodes that leave.
         """
-        stays = np.ones(len(self._there), bool)
-        for checkpoint in self._decisions.checkpoints:
-            if checkpoint.look == layer:
-                self._ask(checkpoint, states)
-            if checkpoint.act == layer and checkpoint in self._asked:
-                stays[self._places()[self._answered(checkpoint)]] = False
-        if stays.all():
+        if not self._nodes:
             return None
+        places = np.full(self._size, -1, np.int64)  # where each row of the forward stands among those left
+        places[self._there] = np.arange(len(self._there))
+        parents, tokens = (np.array([node[i] for node in self._nodes], np.int64) for i in (1, 2))
+        gone = self._drop(self._predictor.rejects(layer, states[places[parents]], tokens).tolist())
+        if not gone:
+            return None
+        stays = np.ones(len(self._there), bool)
+        stays[places[gone]] = False
+        self._left.append((self._rest[layer], len(stays), len(stays) - len(gone)))
         self._there = self._there[stays]
         return np.flatnonzero(stays)
 
@@ -94,48 +87,15 @@ class RowPruner:
         """Return what the checkpoints took and saved."""
         return ExitReport(self.took_s, tuple(self._left))
 
-    def _ask(self, checkpoint: Checkpoint, states: np.ndarray) -> None:
-        if not self._nodes:
-            return
-        parents, tokens = (np.array([node[i] for node in self._nodes], np.int64) for i in (1, 2))
-        priors = np.array([node.prior for node in self._nodes])
-        answer = self._decisions.ask(checkpoint.look, states[self._places()[parents]], tokens, priors)
-        self._asked[checkpoint] = [node.row for node in self._nodes], answer
-
-    def _answered(self, checkpoint: Checkpoint) -> list[int]:
-        """Take what was asked at a checkpoint, and drop nodes by it; return their rows."""
-        rows, answer = self._asked.pop(checkpoint)
-        chances, took_s = answer()
-        self.took_s += took_s
-        before = self._size - sum(before - after for _, before, after in self._left)
-        gone = self._drop(dict(zip(rows, chances.tolist(), strict=True)), checkpoint.rest)
-        if gone:
-            self._left.append((checkpoint.rest, before, before - len(gone)))
-        return gone
-
-    def _places(self) -> np.ndarray:
-        """Return where each row of the forward stands among those left, (T,) int64; -1: it left."""
-        places = np.full(self._size, -1, np.int64)
-        places[self._there] = np.arange(len(self._there))
-        return places
-
-    def _drop(self, chances: dict[int, float], rest: float) -> list[int]:
-        """Take out the nodes below their floor, and all below them; return their rows.
-
-        chances: by row, for the nodes still there and perhaps others; one that is not in 0 ... 1
-        counts as 0.
-        """
-        survival: dict[int, float] = {}  # by row
-        gone: list[int] = []
-        for node in self._nodes:  # parents stand before their children
-            chance = chances[node.row]
-            survival[node.row] = survival.get(node.parent, 1.0) * (chance if 0.0 <= chance <= 1.0 else 0.0)
-            if survival[node.row] < node.floor * rest:
-                gone.append(node.row)
-                node.work.pruned[node.number] = survival[node.row]
-        left = set(gone)
-        self._nodes = [node for node in self._nodes if node.row not in left]
-        return gone
+    def _drop(self, rejected: list[bool]) -> list[int]:
+        """Take out the rejected nodes, and all below them; return their rows."""
+        gone: set[int] = set()
+        for node, is_rejected in zip(self._nodes, rejected, strict=True):  # parents stand before their children
+            if is_rejected or node.parent in gone:
+                gone.add(node.row)
+                node.work.pruned.add(node.number)
+        self._nodes = [node for node in self._nodes if node.row not in gone]
+        return sorted(gone)
 
 
 def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
@@ -162,19 +122,3 @@ def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
         [(to[row], page, offset) for row, page, offset in plan.forked if to[row] >= 0 and page in pages],
         [to[row] for row in plan.wanted if to[row] >= 0],
     )
-
-
-def _nodes(work: BatchEntry, root: int) -> list[_Node]:
-    survival = [1.0, *work.tree.survival]
-    return [
-        _Node(
-            root + node,
-            root + parent,
-            work.tree.tokens[node - 1],
-            survival[node] / survival[parent] if survival[parent] > 0.0 else 0.0,
-            work.floor,
-            work,
-            node,
-        )
-        for node, parent in enumerate(work.tree.parents, start=1)
-    ]

@@ -1,13 +1,8 @@
-"""Capture steps of a few fixed numbers of rows once, at the start, and replay them: hundreds of
-kernels then cost one launch.
+"""Capture steps of a few fixed numbers of rows at the start, and replay them: hundreds of kernels then cost one launch.
 
-A step runs in the smallest tier that holds it. Only rows tell tiers apart: attention works off a
-list, by a fixed number of programs, so that neither sequences nor keys decide a launch's grid. What
-no tier holds, prompts above all, runs eagerly; nothing is captured later.
-
-All tiers are captured on one stream, into one pool, and leave their logits in one buffer: torch's
-allocator gives a block again only to the stream that it was made for. So they share the memory of
-the largest, which is captured first.
+A step runs in the smallest tier that holds it; what none holds, prompts above all, runs eagerly. Attention works off a
+list, by a fixed number of programs, so only rows tell tiers apart. All tiers are captured on one stream, into one pool,
+the largest first: torch's allocator gives a block again only to the stream that it was made for.
 """
 
 from collections.abc import Callable
@@ -40,8 +35,6 @@ class Tier:
 
 
 class Graphs:
-    """The captured tiers."""
-
     @torch.inference_mode()
     def __init__(
         self,
@@ -53,14 +46,11 @@ class Graphs:
         *,
         has_own_streams: bool = False,
     ) -> None:
-        """Capture all tiers, the largest first.
+        """Capture all tiers in the thread that replays.
 
-        page_table: (R, N) int32, on the device, where it stays. `longest_tokens`: of sequences in a tier, their new
-        rows included; where some are longer, others must be shorter.
-        `has_own_streams`: capture each on a stream of its own, which shares no memory; there to be measured.
-
-        Call it in the thread that replays: kernels captured on a stream of a part of the device's
-        multiprocessors (`app.engine.gpu.sm_partition`) run there whenever they are replayed.
+        page_table: (R, N) int32, on the device. `longest_tokens`: of sequences in a tier, their new rows included.
+        `has_own_streams`: a stream for each, to be measured. Kernels captured on a stream of a part of the
+        multiprocessors run there when replayed.
         """
         self._weights, self._pages, self._page_table, self._method = weights, pages, page_table, method
         self._longest_tokens = longest_tokens

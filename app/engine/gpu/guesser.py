@@ -1,4 +1,4 @@
-"""Run a drafter's model on a GPU, beside the target or on one of its own, and return its guesses."""
+"""Run a drafter's model on a GPU, beside the target or on one of its own."""
 
 from itertools import accumulate
 from pathlib import Path
@@ -21,8 +21,7 @@ REHEARSED_ROWS = 128
 
 
 class DeviceGuesser:
-    """A drafter's model over paged KV on a GPU: one guess for each sequence a call, with the two
-    best tokens."""
+    """A drafter's model over paged KV on a GPU: one guess for each sequence a call, with the two best tokens."""
 
     reads_state = False  # the target's states are not fetched from the device
 
@@ -37,7 +36,7 @@ class DeviceGuesser:
     ) -> None:
         """Build the runner of the drafter's weights.
 
-        head_ids: (Vh,) int64, the token each row of the head stands for; None: all, in order.
+        head_ids: (Vh,) int64, the token of each row of the head; None: all, in order.
         """
         self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
         self._host_head_ids = head_ids
@@ -45,33 +44,26 @@ class DeviceGuesser:
         self.max_context = weights.max_positions
 
     def rehearse(self) -> None:
-        """Launch every kernel that a guess may need once, so that none is compiled later."""
+        """Launch every kernel that a guess may need, so that none is compiled later."""
         self._runner.rehearse(REHEARSED_ROWS)
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Reserve pages for the batch entry's tokens and `ahead` more; False, with none taken, if
-        there are not enough."""
         return self._runner.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + ahead)
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the sequence's pages back."""
         self._runner.release(sequence)
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the first `tokens` of the sequence as cached; its pages stay."""
         self._runner.cover(sequence, tokens)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release a failed batch entry's pages and set them to zero."""
         self._runner.invalidate(work)
 
     @torch.inference_mode()
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return the next guess of each final batch entry, an empty list for others; see
-        `ModelGuesser.guess`.
+        """Return the next guess of each final batch entry, an empty list for others; see `ModelGuesser.guess`.
 
-        Never more than one: `depth` and `floor` are for guessers that go on by themselves. Raises
-        ArithmeticError when the logits are not finite.
+        Never more than one: `depth` and `floor` are for guessers that go on by themselves.
         """
         stretched = [_stretched(work) for work in works]
         logits = self._runner.logits(stretched).float()

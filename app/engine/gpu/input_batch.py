@@ -1,10 +1,4 @@
-"""Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the
-device in one copy.
-
-Goes in: batch entries, changes of the page table, and the moves of the last step's accepted nodes; comes out:
-RowTensors on the device, attention's list of work among them.
-Knows no weights.
-"""
+"""Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the device in one copy."""
 
 import math
 from array import array
@@ -17,14 +11,15 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from app.engine.sampling import choice_of
+from app.engine.sampling_parameters import choice_of
 from app.request import Sampling
 from app.state import BatchEntry
 from kernels.attention.ragged_attention import MAX_TREE_ROWS, AttentionTiling, Batch
 from kernels.attention.work_list import ITEM, Work, WorkList
 from kernels.cpu.attention_work import list_work, write_work
-from kernels.host.step_rows import Choices, Entries, Rows, write_rows
-from kernels.sampling.choices import RowChoices, limits_of
+from kernels.host.step_rows import Entries, Rows, write_rows
+from kernels.sampling.choices import RowChoices
+from kernels.sampling.parameters import PARAMETERS, limits_of, parameter_arrays
 
 ALIGNMENT = 16  # bytes: the widest load of a kernel
 TIERS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that have their arrays ready
@@ -37,8 +32,8 @@ _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float3
 class Arrays:
     """Named arrays side by side in one buffer, on the host and on the device.
 
-    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at an address that never
-    changes. With two host buffers one is written while the other may still be copied.
+    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at a fixed address. With two host buffers
+    one is written while the other may still be copied.
     """
 
     def __init__(self, fields: Fields, device: torch.device, buffers: int = 1) -> None:
@@ -84,8 +79,6 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The tilings that attention's work is cut by."""
-
     fold: int  # query heads of a key head
     narrow: AttentionTiling  # of sequences of at most 64 rows
     wide: AttentionTiling  # of prompts' longer chunks
@@ -102,8 +95,7 @@ class AttentionPart:
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """T rows on the device, those of one sequence side by side. A padding row belongs to no
-    sequence and has slot -1."""
+    """T rows on the device, those of one sequence side by side; a padding row has slot -1."""
 
     ids: torch.Tensor  # (T,) int32
     positions: torch.Tensor  # (T,) int32
@@ -113,30 +105,19 @@ class RowTensors:
     choices: RowChoices  # of the N wanted rows
 
 
-CHOICE_TYPES = {
-    "temperature": np.float32,
-    "top_k": np.int32,
-    "top_p": np.float32,
-    "log_min_p": np.float32,
-    "seed": np.int64,
-    "choice": np.int64,
-}
-
-
 NO_WORK = WorkList(np.zeros((0, ITEM), np.int32), np.zeros(0, np.int32), np.zeros(0, np.int32), 0)
 
 
 class SequenceLimits:
-    """The numbers by which the tokens of sequences are chosen, by row of the page table."""
-
     def __init__(self, rows: int, vocab_size: int) -> None:
-        self.table: Final = Choices(**{name: np.zeros(rows, kind) for name, kind in CHOICE_TYPES.items()})
+        self._by_name = {name: np.zeros(rows, kind) for name, (kind, _) in PARAMETERS.items()}
+        self.table: Final = parameter_arrays(self._by_name)
         self._vocab_size = vocab_size
 
     def enter(self, row: int, sampling: Sampling) -> None:
-        """Write the numbers of a sequence that got a row."""
-        for own, limit in zip(self.table, limits_of(choice_of(sampling), self._vocab_size), strict=True):
-            own[row] = limit
+        limits = limits_of(choice_of(sampling), self._vocab_size)
+        for name, own in self._by_name.items():
+            own[row] = getattr(limits, name)
 
 
 class Move(NamedTuple):
@@ -149,8 +130,6 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkRoom:
-    """The room for attention's work on some sequences."""
-
     items: int
     parts: int  # slices of rows of sequences that have several
     num_programs: int | None = None  # None: as many as there are items
@@ -199,7 +178,6 @@ class RowLayout:
     wide: WorkList | None
 
     def size(self, moves: int = 0, changes: int = 0) -> Size:
-        """Return the least size that the step fits in, with so many moves and changes of the page table."""
         return Size(
             rows=len(self.entries.ids),
             sequences=len(self.works),
@@ -212,10 +190,6 @@ class RowLayout:
 
 
 def layout_of(works: list[BatchEntry], cut: Cut, table_rows: np.ndarray) -> RowLayout:
-    """Lay the batch entries' rows out, one entry after the other.
-
-    table_rows: (B,), of the page table.
-    """
     entries = _entries(works, table_rows)
 
     def listed(least: int, most: int, tiling: AttentionTiling) -> WorkList | None:
@@ -258,7 +232,6 @@ def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkR
 
 
 def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -> Size:
-    """Return the sizes of the tier of `rows`, for sequences of up to `keys`."""
     most = most_work(rows, keys, cut.fold, cut.narrow)
     least = most_work(rows, cut.narrow.keys, cut.fold, cut.narrow).items  # one slice of each
     room = WorkRoom(min(most.items, max(PARTS, least)), min(most.parts, PARTS), num_programs)
@@ -267,13 +240,12 @@ def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """Return the dtypes and shapes of the arrays that steps up to `size` need.
-
-    The last ones are sent as far as a step has any: changes of the page table, behind them moves.
-    """
+    """Return the dtypes and shapes of the arrays that steps up to `size` need; the last ones are sent in part."""
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
+    kinds = {np.float32: floats, np.int32: ints, np.int64: longs}
+    parameters = {name: (kinds[kind], (N,)) for name, (kind, _) in PARAMETERS.items()}
     M, width, C = size.moves, moved_pages(page_tokens), size.changes
     rooms = {"narrow": size.narrow or WorkRoom(0, 0), "wide": size.wide or WorkRoom(0, 0)}
     lists = {
@@ -282,11 +254,11 @@ def fields(size: Size, page_tokens: int) -> Fields:
         for field, shape in (("items", (room.items, ITEM)), ("count", (1,)), ("slices", (T,)), ("place", (T,)))
     }
     return {
-        "ancestors": (longs, (T,)), "seed": (longs, (N,)), "choice": (longs, (N,)), "position": (longs, (N,)),
+        "ancestors": (longs, (T,)), "position": (longs, (N,)),
         "ids": (ints, (T,)), "positions": (ints, (T,)), "slots": (ints, (T,)), "depth": (ints, (T,)),
         "wanted": (ints, (N,)), "prefix": (ints, (B,)), "first_row": (ints, (B,)),
         "narrow": (ints, (B,)), "wide": (ints, (B,)),
-        "top_k": (ints, (N,)), "temperature": (floats, (N,)), "top_p": (floats, (N,)), "log_min_p": (floats, (N,)),
+        **parameters,
         **lists,
         "change_page": (ints, (C,)), "change_at": (longs, (C,)),
         "move_below": (ints, (M,)), "move_length": (ints, (M,)), "move_path": (ints, (M, MAX_TREE_ROWS)),
@@ -295,7 +267,6 @@ def fields(size: Size, page_tokens: int) -> Fields:
 
 
 def moved_pages(page_tokens: int) -> int:
-    """Return the pages that a tree's rows may lie in, wherever the first begins."""
     return (MAX_TREE_ROWS + page_tokens - 1) // page_tokens + 1
 
 
@@ -317,9 +288,7 @@ def rows_of(arrays: Arrays, size: Size, cut: Cut, page_table: torch.Tensor) -> R
         slots=d["slots"],
         parts=(*narrow, *wide),
         wanted=None if size.wanted is None else d["wanted"],
-        choices=RowChoices(
-            d["temperature"], d["top_k"], d["top_p"], d["log_min_p"], d["seed"], d["choice"], d["position"], None
-        ),
+        choices=RowChoices(**{name: d[name] for name in PARAMETERS}, position=d["position"], edits=None),
     )
 
 
@@ -332,17 +301,14 @@ def fill(
     changes: Mapping[int, int],
     moves: Listed[Move] = (),
 ) -> None:
-    """Write the step's rows and work, changes of the page table and moves to the host's side and send it; of rows and
-    work what is left over is padding.
+    """Write a step's rows, work, changes of the page table and moves to the host's side, and send it.
 
-    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it, rows one after the
-    other, for `app.engine.gpu.page_table` to write to the device's; moves: for `app.engine.gpu.kv_moves` to launch.
-    Both are sent as far as there are any.
+    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. What is left over is
+    padding.
     """
     host = arrays.turn()
     rows = Rows(*[host[name] for name in Rows._fields])
-    chosen = Choices(*[host[name] for name in Choices._fields])
-    write_rows(layout.entries, page_table, page_tokens, limits.table, rows, chosen)
+    write_rows(layout.entries, page_table, page_tokens, limits.table, rows, parameter_arrays(host))
     for name, listed in (("narrow", layout.narrow), ("wide", layout.wide)):
         own = listed or NO_WORK
         host[f"{name}_count"][0] = len(own.items)
@@ -358,7 +324,7 @@ def fill(
 
 
 def warm_up(page_table: np.ndarray, limits: SequenceLimits) -> None:
-    """Compile what `fill` calls, before it is urgent."""
+    """Compile what `fill` calls."""
     longs, ints = np.zeros(0, np.int64), np.zeros(0, np.int32)
     rows = Rows(ints, ints, longs, ints, ints, ints, longs, ints, ints, ints, ints)
     entries = Entries(longs, longs, longs, longs, np.zeros(0, np.bool_), longs, longs)

@@ -1,6 +1,4 @@
-"""Collect accepted paths of trees; the next step carries them in its own transfer, and moves them in one launch
-before it reads them.
-"""
+"""Collect accepted paths of trees; the next step carries them in its transfer, and moves them before it reads them."""
 
 from array import array
 from typing import Final
@@ -11,11 +9,7 @@ from kernels.attention.kv_commit import kv_commit
 
 
 class KVMoves:
-    """Moves of accepted nodes to the slots right behind their sequence's prefix.
-
-    The pages are remembered as they were: a sequence that gets them afterwards writes to them in a
-    later launch.
-    """
+    """Moves of accepted nodes to the slots right behind their sequence's prefix, in pages as they were when added."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -24,22 +18,17 @@ class KVMoves:
         self.waiting: Final[list[Move]] = []
 
     def add(self, pages: "array[int]", below: int, path: list[int]) -> None:
-        """Add the path of a tree whose node i was written to slot below + i.
-
-        path: the accepted nodes, root's child first.
-        """
+        """Add the path, root's child first, of a tree whose node i was written to slot below + i."""
         if path != list(range(len(path))):
             first = below // self._page_tokens
             self.waiting.append(Move(pages[first : first + self._table], below % self._page_tokens, path))
 
     def launch(self, arrays: Arrays) -> None:
-        """Launch all moves that wait, which `arrays` were filled and sent with."""
         if self.waiting:
             self._launch(arrays, len(self.waiting))
             self.waiting.clear()
 
     def rehearse(self, arrays: Arrays) -> None:
-        """Launch a move of nothing; `arrays` have room for one, and were not filled."""
         self._launch(arrays, 1)
 
     def _launch(self, arrays: Arrays, count: int) -> None:

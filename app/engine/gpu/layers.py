@@ -1,9 +1,6 @@
-"""Run one packed forward as a sequence of launches: nothing is read back, and shapes alone decide
-what is launched.
+"""Run one packed forward as a sequence of launches: nothing is read back, and shapes alone decide what is launched.
 
-Between the projections, four kernels a layer: residual sum and norm, rotation and storing of keys
-and values, attention, gate. The same launches run eagerly, in a CUDA graph, and in Triton's
-interpreter.
+The same launches run eagerly, in a CUDA graph, and in Triton's interpreter.
 """
 
 from collections.abc import Callable
@@ -31,16 +28,13 @@ Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tens
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The paged KV cache, in the dtype of the weights."""
-
     keys: torch.Tensor  # (L, P, S, HK, D)
     values: torch.Tensor  # (L, P, S, HK, D)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The way products and attention are cut. What is cut the same for every batch gives every row
-    the same bits."""
+    """The way products and attention are cut; cut the same for every batch, they give every row the same bits."""
 
     product: Product
     head: Product  # of the last product, whose result is float32: 16 bits would make ties of close logits
@@ -51,8 +45,8 @@ class Method:
     def of(cls, dtype: torch.dtype, fold: int, *, is_exact: bool, fuses: bool = False) -> "Method":
         """Return the method for weights of this dtype, of whose query heads `fold` share a key head.
 
-        `is_exact`: one tile of products for any number of rows, one tile of attention for steps and
-        prompts. `fuses`: with it no such promise holds; it is there to be timed.
+        `is_exact`: the same tiles for any number of rows, in steps and prompts. `fuses`: without that promise, to be
+        timed.
         """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
@@ -80,10 +74,7 @@ def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) ->
 
 
 def float32_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the product of x (M, K) and weight (N, K), with bias (N,), as float32 (M, N).
-
-    A device adds products of 16 bits up in float32 anyway; here that is not rounded again.
-    """
+    """Return the product of x (M, K) and weight (N, K), with bias (N,), as float32 (M, N), not rounded to 16 bits."""
     if x.dtype == torch.float32:
         return F.linear(x, weight, bias)
     if x.is_cuda:
@@ -119,7 +110,6 @@ def _attend(
 def _norm(
     update: torch.Tensor | None, hidden: torch.Tensor, weight: torch.Tensor, epsilon: float
 ) -> torch.Tensor:  # (T, d)
-    """Add the update to the residual stream in place, and return its norm."""
     out = torch.empty_like(hidden)
     add_rms_norm(update, hidden, weight, epsilon, out)
     return out

@@ -26,7 +26,6 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # 
 
 
 def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return the weights of the model in `folder`, checked. Raises ModelRefused."""
     # transformers takes seconds to import, and a CPU mostly needs none of it
     from app.engine.weights.hf_reader import read
 
@@ -36,7 +35,6 @@ def load_weights(folder: Path, device: torch.device, dtype: torch.dtype) -> Weig
 
 
 def move(model: Any, device: torch.device) -> None:
-    """Move a model's tensors onto a device. Raises ModelRefused where a GPU has less memory free than they take."""
     if device.type == "cuda":
         memory = DeviceMemory(device)
         memory.settle()
@@ -51,10 +49,7 @@ def move(model: Any, device: torch.device) -> None:
 
 @torch.inference_mode()
 def checked_weights(model: "PreTrainedModel") -> Weights:
-    """Return the weights of a model that lies on its device.
-
-    Raises ModelRefused where the device's forward does not give the modules' logits.
-    """
+    """Return the weights of a model on its device; raise ModelRefused where the forward is not the modules'."""
     model.eval()
     model.requires_grad_(False)
     try:

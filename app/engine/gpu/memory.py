@@ -1,7 +1,4 @@
-"""Find out how much of a GPU's memory pages may take, beside the weights and what steps need.
-
-An allocator and a rehearsal of the largest steps go in, bytes come out. Knows no model.
-"""
+"""Find out how much of a GPU's memory pages may take, beside the weights and what steps need."""
 
 import gc
 from collections.abc import Callable
@@ -11,8 +8,6 @@ import torch
 
 
 class Allocator(Protocol):
-    """The memory of one device."""
-
     def settle(self) -> None:
         """Give back what nothing refers to any more, blocks held for reuse included."""
         ...
@@ -26,34 +21,24 @@ class Rehearsed(Protocol):
     """What stays of a rehearsal: it holds pages, captured steps, and blocks that other steps take again."""
 
     @property
-    def page_bytes(self) -> int:
-        """Return the bytes of its pages."""
-        ...
+    def page_bytes(self) -> int: ...
 
 
 class DeviceMemory:
-    """The memory of a GPU, as torch's allocator and the driver tell it."""
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def settle(self) -> None:
-        """Implement `Allocator.settle`."""
         gc.collect()  # a loaded model's modules refer to each other, and hold weights that were joined since
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
 
     def free_bytes(self) -> int:
-        """Implement `Allocator.free_bytes`."""
         return torch.cuda.mem_get_info(self._device)[0]
 
 
 def free_for_pages(memory: Allocator, rehearse: Callable[[], Rehearsed]) -> int:
-    """Return the bytes that are free beside the weights and what a rehearsal of the largest steps takes.
-
-    `rehearse` runs them on a few pages of their own; nothing of it is kept. Returns 0 where they
-    take everything.
-    """
+    """Return the bytes that are free beside the weights and `rehearse`, a run of the largest steps; 0 at least."""
     memory.settle()
     before = memory.free_bytes()
     rehearsed = rehearse()

@@ -1,8 +1,4 @@
-"""Keep the sequences' page numbers on a device, in a table with a row for each, and send only what changed.
-
-Batch entries go in; each one's row comes out, and the changes that the next step carries in its own transfer. What a
-step costs here grows with its entries and with the pages that they got, not with those they have.
-"""
+"""Keep the sequences' page numbers on a device, a row for each, and send only what changed."""
 
 from array import array
 from collections.abc import Sequence as Listed
@@ -20,8 +16,7 @@ from app.state import BatchEntry, CachedSequence
 
 @dataclass(slots=True)
 class _Row:
-    """A sequence's row: its first `known` entries are those of the sequence's pages; what is behind them is never
-    read."""
+    """A sequence's row: its first `known` entries are the sequence's pages, the rest is never read."""
 
     sequence: CachedSequence  # kept, so that no other gets its id
     index: int
@@ -30,14 +25,13 @@ class _Row:
 
 
 class PageTable:
-    """The page numbers of sequences, on the host and on the device, and by what numbers their tokens are chosen.
+    """The page numbers and sampling parameters of sequences, on the host and on the device.
 
-    A sequence has a row from its first step on, until it is forgotten; where none is left, the one that was in no step
-    for longest loses its own. New pages are noticed by itself, taken ones are not (`cut`, `forget`).
+    A sequence has a row until it is forgotten; where none is left, the one that was in no step for longest loses its
+    own. New pages are noticed here, taken ones are not (`cut`, `forget`).
     """
 
     def __init__(self, sequences: int, tokens: int, page_tokens: int, vocab_size: int, device: torch.device) -> None:
-        """Make rows for `sequences` of up to `tokens`."""
         shape = (sequences, -(-tokens // page_tokens))
         self.host: Final = np.zeros(shape, np.int32)
         self.device: Final = torch.zeros(shape, dtype=torch.int32, device=device)
@@ -49,10 +43,7 @@ class PageTable:
         warm_up(self.host, self.limits)
 
     def update(self, works: Listed[BatchEntry]) -> np.ndarray:
-        """Enter the pages that the entries' sequences got since their last step; return their rows (B,).
-
-        Raises ValueError for more entries than rows.
-        """
+        """Enter the entries' new pages; return their rows (B,). Raises ValueError for more entries than rows."""
         if len(works) > len(self.host):
             raise ValueError(f"a step of {len(works)} sequences, on a page table of {len(self.host)}")
         self._turn += 1
@@ -75,20 +66,18 @@ class PageTable:
             row.known = min(row.known, len(sequence.pages))
 
     def forget(self, sequence: CachedSequence) -> None:
-        """Give the sequence's row back, if it has one."""
         row = self._rows.pop(id(sequence), None)
         if row is not None:
             self._free.append(row.index)
 
     def launch(self, arrays: Arrays) -> None:
-        """Launch the writing of all changes to the device's table; `arrays` were filled and sent with them."""
+        """Launch the writing of all changes, which `arrays` were filled and sent with."""
         if self.changes:
             count = len(self.changes)
             self._write(arrays.device["change_at"][:count], arrays.device["change_page"][:count])
             self.changes.clear()
 
     def rehearse(self) -> None:
-        """Launch the writing of an entry that stays as it is."""
         first = self.device.view(-1)[:1].clone()
         self._write(torch.zeros(1, dtype=torch.int64, device=first.device), first)
 
@@ -112,15 +101,11 @@ class PageTable:
 
 
 class TabledRunner(PagedRunner):
-    """A paged runner that keeps its sequences' page numbers on a device."""
-
     def __init__(self, pool: PagePool, page_table: PageTable, *, shares: bool) -> None:
-        """Manage the pages of `pool`, and their table."""
         super().__init__(pool, shares=shares)
         self.page_table: Final = page_table
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the sequence's pages and its row back."""
         self.page_table.forget(sequence)
         super().release(sequence)
 

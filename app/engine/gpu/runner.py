@@ -1,6 +1,4 @@
-"""Run batch entries over one model on a GPU: entries in, the target's tokens out, one read from the
-device a step.
-"""
+"""Run batch entries over one model on a GPU: entries in, the target's tokens out, one read from the device a step."""
 
 import time
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.history import TokenCounts, TokenHistory
 from app.engine.kv.pages import PagePool
-from app.engine.sampling import is_penalised, is_shaped, row_of, token_logprobs
+from app.engine.sampling_parameters import is_penalised, is_shaped, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence
@@ -58,22 +56,18 @@ class ChosenRows:
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Return the target's token after `node`, chosen on the device (design D1); the other
-        arguments have been used there."""
+        """Return the token after `node`, chosen on the device (design D1), which has used the other arguments."""
         return self.tokens[node]
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return log-probabilities of the token that was chosen and of the `top` likeliest; see
-        `app.engine.target.TargetRows`."""
+        """Return log-probabilities of the chosen token and of the `top` likeliest."""
         found = self.likely[node]
         return found.model_copy(update={"top": found.top[:top]})
 
 
 class DeviceRunner(TabledRunner):
-    """A runner of batch entries over one model and its paged KV cache, on a GPU."""
-
     def __init__(
         self,
         weights: Weights,
@@ -88,13 +82,11 @@ class DeviceRunner(TabledRunner):
         fuses: bool = False,
         has_own_streams: bool = False,
     ) -> None:
-        """Allocate the cache: as many pages as `kv_bytes` holds, two at least.
+        """Allocate as many pages as `kv_bytes` holds, two at least.
 
-        `is_exact`: a row's bits depend on nothing else in the batch; side branches of trees are not
-        verified then. `has_graphs`: capture the steps of fixed size now. `longest_tokens`: of a
-        sequence with its tree, for these steps; None: as many as the cache holds. `max_sequences`: of a step,
-        where they may be more than MAX_SEQUENCES.
-        `fuses`, `has_own_streams`: what `Method` and `Graphs` do otherwise, so that benchmarks have both sides.
+        `is_exact`: a row's bits depend on nothing else in the batch; side branches are not verified then. `has_graphs`:
+        capture the steps of fixed size now, for sequences up to `longest_tokens` with their trees. `fuses`,
+        `has_own_streams`: what `Method` and `Graphs` do otherwise, for benchmarks.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
@@ -120,17 +112,11 @@ class DeviceRunner(TabledRunner):
 
     @property
     def page_bytes(self) -> int:
-        """Return the bytes of all pages."""
         return self.pages.keys.nbytes + self.pages.values.nbytes
 
     @torch.inference_mode()
     def rehearse(self, rows: int) -> None:
-        """Run the largest step, of `rows` rows with a prompt's chunk, without a sequence in it, and every
-        kernel that a step may launch after it.
-
-        They write nothing. Afterwards torch's allocator holds what any step takes, and nothing is
-        left to be compiled.
-        """
+        """Run the largest step, of `rows` rows with a prompt's chunk, and all kernels behind it; write nothing."""
         cut = self._method.cut
         # Several slices of keys, to be joined: a request from before the settings allowed less may have them.
         keys = max(self._longest_tokens, cut.narrow.split_keys + 1)
@@ -150,16 +136,14 @@ class DeviceRunner(TabledRunner):
                 top_logprobs(logits, edits, top)
 
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
-        """Run one packed pass; return tokens for final batch entries, None for prompt chunks.
+        """Run one packed pass over reserved pages; return tokens for final batch entries, None for prompt chunks.
 
-        The sequences already hold the pages. Raises ArithmeticError when a row's logits are not
-        finite; then `invalidate` the batch entries.
+        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the batch entries.
         """
         return self.launch(works).collect()
 
     @torch.inference_mode()
     def launch(self, works: list[BatchEntry]) -> "DeviceStep":
-        """Launch one packed pass, without waiting for the device."""
         _check(works, self.weights)
         edited = self._edits(works)
         started, result = self._run(works, edited)
@@ -167,21 +151,13 @@ class DeviceRunner(TabledRunner):
 
     @torch.inference_mode()
     def logits(self, works: list[BatchEntry]) -> torch.Tensor:
-        """Run one packed pass as `forward`, and return the final entries' rows (N, V) on the
-        device, until the next step.
-
-        No token is read back.
-        """
+        """Run one packed pass and return the final entries' rows (N, V) on the device, until the next step."""
         _check(works, self.weights)
         _, result = self._run(works, None)
         return result.logits[: _wanted(works)]
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve pages for a batch entry's rows.
-
-        Returns False, with none taken, if there are not enough or the tree is too large for a mask
-        of 64 rows.
-        """
+        """Reserve pages for an entry's rows; False, with none taken, for too few or a tree too large for 64 rows."""
         if self.is_exact and len(work.tree):
             work.tree = work.tree.keep(work.tree.main_branch())
         rows = len(work.tokens) + len(work.tree)
@@ -190,21 +166,17 @@ class DeviceRunner(TabledRunner):
         return self.pool.try_grow(work.sequence.pages, work.start + rows)
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the sequence's pages and its row back, and forget its tokens."""
         super().release(sequence)
         self._counts.forget(sequence)
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the accepted nodes' keys and values, which the next step moves to their places, and
-        release the rest."""
         below = work.start + len(work.tokens)
         self._moves.add(work.sequence.pages, below, [node - 1 for node in path])
         self._keep(work, below + len(path))
 
     def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> "tuple[torch.cuda.Event | float, StepOutput]":
-        """Run the step, captured if a tier holds it, behind the moves of the last one's accepted nodes.
-
-        Returns when the device began, and the result of the wanted rows, in their order.
+        """Run the step, captured if a tier holds it, behind the moves of the last one; return when it began, and its
+        result.
         """
         table, moves = self.page_table, self._moves.waiting
         layout = layout_of(works, self._method.cut, table.update(works))
@@ -228,8 +200,9 @@ class DeviceRunner(TabledRunner):
         return started, StepOutput(result.logits, result.chosen.index_copy(1, edited.places, chosen))
 
     def _edits(self, works: list[BatchEntry]) -> EditedRows | None:
-        """Return bias, penalties and masks of the wanted rows that have some; each node's penalties
-        count its own ancestors."""
+        """Return bias, penalties and masks of the wanted rows that have some; a node's penalties count its own
+        ancestors.
+        """
         rows: list[Row] = []
         places: list[int] = []
         first = 0
@@ -259,7 +232,6 @@ class DeviceStep:
         started: "torch.cuda.Event | float",
         ended: "torch.cuda.Event | float",
     ) -> None:
-        """Hold a pass's result on the device, and when it began and ended there (`_recorded`)."""
         self._works, self._result, self._edited = works, result, edited
         self._started, self._ended = started, ended
         self._took_s = 0.0
@@ -267,7 +239,6 @@ class DeviceStep:
 
     @property
     def took_s(self) -> float:
-        """Return the seconds that the device worked on it; 0 before it is collected."""
         return self._took_s
 
     @torch.inference_mode()
@@ -311,7 +282,6 @@ def _wanted(works: list[BatchEntry]) -> int:
 
 
 def _rows(work: BatchEntry, counts: TokenCounts) -> list[Row]:
-    """Return the choice and edits of each of a final batch entry's rows."""
     tokens, sampling = work.sequence.tokens, work.sequence.sampling
     paths: list[list[int]] = [[]]
     seen: list[Mapping[int, int]] = [counts.of(work.sequence) if is_penalised(sampling) else {}]
@@ -326,10 +296,7 @@ def _rows(work: BatchEntry, counts: TokenCounts) -> list[Row]:
 
 
 def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:
-    """Return the tokens (V,) bool allowed after this history; None: all.
-
-    None also where nothing can follow: the walk finds that if it comes there.
-    """
+    """Return the tokens (V,) bool allowed after this history; None: all, or none can follow, which the walk finds."""
     try:
         return work.mask(history) if work.mask else None
     except GenerationFailed:
@@ -342,8 +309,7 @@ def _likely(
     edited: EditedRows | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
-    """Return each wanted row's log-probabilities, in one more launch, two if rows are edited; nothing
-    if no batch entry wants any."""
+    """Return each wanted row's log-probabilities, in one more launch, two if rows are edited."""
     tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
@@ -360,8 +326,7 @@ def _likely(
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:
-    """Raise ValueError for a token or position outside the tables: the kernels would read any
-    memory there."""
+    """Raise ValueError for a token or position outside the tables: the kernels would read any memory there."""
     for work in works:
         ids = work.tokens + work.tree.tokens
         if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):

@@ -1,11 +1,8 @@
-"""Divide a GPU's multiprocessors between verifying and drafting: complementary green contexts of
-one split.
+"""Divide a GPU's multiprocessors between verifying and drafting: complementary green contexts of one split.
 
-Both sides must be in green contexts of the same split: what runs on an ordinary stream takes all
-multiprocessors, those of a green context, too, whatever its priority. Memory's bandwidth and the
-second-level cache stay shared; what that costs is measured (`app/placement/interference.py`), not
-assumed. The driver's own interface is used, since torch's splits may overlap and do not say how
-many multiprocessors they got.
+Both sides must be in green contexts of the same split: an ordinary stream takes all multiprocessors, whatever its
+priority. Memory's bandwidth and the second-level cache stay shared. The driver's own interface is used: torch's splits
+may overlap and do not say how many multiprocessors they got.
 """
 
 import importlib
@@ -24,26 +21,23 @@ DRIVER = "cuda.bindings.driver"  # comes with torch for CUDA
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """Some of a GPU's multiprocessors, and the stream whose kernels run there; see
-    `app.placement.partition.Side`."""
+    """Some of a GPU's multiprocessors, and the stream whose kernels run there; see `app.placement.partition.Side`."""
 
     stream: torch.cuda.Stream
     places: tuple[int, ...]  # their numbers, as kernels on the stream see them
     unit: str = "multiprocessors"
 
     def enter(self) -> None:
-        """Launch there what the calling thread launches from now on, after all that was launched
-        before."""
+        """Launch there what the calling thread launches from now on, after all that was launched before."""
         torch.cuda.synchronize()
         torch.cuda.set_stream(self.stream)
 
 
 def divided(device: torch.device, drafting: int) -> Partition:
-    """Return the two sides: at least `drafting` multiprocessors for drafting, the others for the
-    verifier.
+    """Return the two sides: at least `drafting` multiprocessors, in eights, and the others for the verifier; 0: no
+    division.
 
-    The hardware gives them in eights. 0: a stream for each side, and no division. Raises
-    InstanceError where driver or device cannot divide, or nothing would be left for the verifier.
+    Raises InstanceError where driver or device cannot divide, or nothing would be left for the verifier.
     """
     torch.zeros(1, device=device)  # torch's context comes first: green contexts belong to it
     total = torch.cuda.get_device_properties(device).multi_processor_count
@@ -60,12 +54,7 @@ def divided(device: torch.device, drafting: int) -> Partition:
 
 
 def streams(driver: Any, index: int, drafting: int) -> tuple[int, int]:
-    """Return the handles of a stream on at least `drafting` multiprocessors of this device, and of
-    one on the rest.
-
-    `driver`: cuda.bindings.driver. The contexts stay for as long as the process. Raises
-    InstanceError.
-    """
+    """Return the handles of a stream on at least `drafting` multiprocessors of this device, and of one on the rest."""
     try:
         return _streams(driver, index, drafting)
     except (AttributeError, IndexError, RuntimeError) as error:  # a driver or bindings of before green contexts
@@ -90,7 +79,6 @@ def _stream(driver: Any, device: Any, part: Any) -> int:
 
 
 def _done(driver: Any, answer: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver gave, beside its status. Raises InstanceError."""
     status, *given = answer
     if status != driver.CUresult.CUDA_SUCCESS:
         reason = getattr(status, "name", status)
@@ -99,8 +87,7 @@ def _done(driver: Any, answer: tuple[Any, ...]) -> Any:
 
 
 def _side(stream: torch.cuda.Stream, total: int) -> Multiprocessors:
-    """Return the stream with the multiprocessors its kernels are seen on, launched one by one and
-    replayed."""
+    """Return the stream with the multiprocessors its kernels are seen on, launched one by one and replayed."""
     device, graph = torch.device("cuda", stream.device_index), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         launched = multiprocessors(total, device).tolist()

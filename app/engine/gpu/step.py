@@ -15,8 +15,6 @@ from kernels.sampling.target_token_batch import target_token_batch
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """The tensors that a step leaves on the device."""
-
     logits: torch.Tensor  # (N, V)
     chosen: torch.Tensor  # (2, N) int32: tokens, and the bits of their log-probabilities
 

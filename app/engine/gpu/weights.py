@@ -1,6 +1,4 @@
-"""Hold a Llama-shaped model's weights as the device's forward reads them: siblings joined, from
-unmodified modules.
-"""
+"""Hold a Llama-shaped model's weights as the device's forward reads them: siblings joined."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,16 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The weights of x W^T + b, in the model's dtype."""
-
     weight: torch.Tensor  # (N, K)
     bias: torch.Tensor | None  # (N,)
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one decoder layer, in the model's dtype."""
-
     norm1: torch.Tensor  # (d,)
     qkv: Linear  # ((H + 2 HK) D, d)
     q_norm: torch.Tensor | None  # (D,)
@@ -72,10 +66,9 @@ class Weights:
 
 @torch.inference_mode()
 def take(model: "PreTrainedModel") -> Weights:
-    """Take the weights of a model that lies on its device already. Raises NotFusable.
+    """Take the weights of a model that lies on its device. Raises NotFusable.
 
-    Joined siblings take the place of the modules' own tensors, so that nothing is held twice and
-    the modules go on working.
+    Joined siblings take the place of the modules' own tensors: nothing is held twice, and the modules go on working.
     """
     check_llama_shape(model)
     whole: Any = model

@@ -1,8 +1,4 @@
-"""Reserve, release and share the KV pages of a runner's sequences.
-
-Goes in: sequences and batch entries; comes out: their page lists and how much of each is cached.
-Knows no tensors, no model and no device.
-"""
+"""Reserve, release and share the KV pages of a runner's sequences."""
 
 from app.engine.kv.pages import PagePool
 from app.engine.kv.prefix_hash import names
@@ -10,35 +6,28 @@ from app.state import BatchEntry, CachedSequence
 
 
 class PagedRunner:
-    """The host's side of a paged KV cache, the same on every device."""
+    """The host's side of a paged KV cache: what `app.engine.target.Target` says of pages, on every device."""
 
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
         """Manage the pages of `pool`.
 
-        `shares`: sequences that begin alike use each other's pages. That is right only if what is
-        cached is never taken back, so not for drafters, whose guesses are.
+        `shares`: sequences that begin alike use each other's pages. That is right only if what is cached is never taken
+        back, so not for drafters.
         """
         self.pool = pool
         self._shares = shares
 
     @property
     def capacity_tokens(self) -> int:
-        """Return the tokens of the longest sequence, with its tree, that fits alone."""
         return self.pool.num_pages * self.pool.page_tokens
 
     @property
     def free_tokens(self) -> int:
-        """Return the tokens of the pages that no sequence holds; some pages may still be named, and
-        so be shared later."""
+        """Return the tokens of the pages that no sequence holds."""
         return self.pool.num_free * self.pool.page_tokens
 
     def adopt(self, sequence: CachedSequence) -> int:
-        """Give the sequence the named pages of others that begin like it; return the tokens that
-        need no computing.
-
-        At least its last token is left to be computed. Nothing happens once it has a page that is
-        not full.
-        """
+        """Give the sequence named pages of others that begin like it, its last token left out; return their tokens."""
         size, pages = self.pool.page_tokens, sequence.pages
         if not self._shares or sequence.cached != len(pages) * size:
             return 0
@@ -54,25 +43,20 @@ class PagedRunner:
         return len(found) * size
 
     def release(self, sequence: CachedSequence) -> None:
-        """Give the sequence's pages back; its prefix must be computed again if it goes on."""
         self.pool.release(sequence.pages)
         sequence.cached = sequence.named = 0
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the first `tokens` of the sequence as cached: rows were computed, or are taken
-        back. Its pages stay."""
         sequence.cached = tokens
 
     def drop(self, work: BatchEntry) -> None:
-        """Release the pages of the tree's forks. The sequence's cache stays as far as it was before
-        the batch entry."""
         for fork in work.forks:
             self.pool.release(fork.pages)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the pages of a failed batch entry's sequence and forks, and set them to zero.
+        """Release the pages of a failed entry's sequence and forks, set to zero:
 
-        A NaN left in a page would spoil the sums of the next sequence that holds it, masked or not.
+        a NaN would spoil the next holder's sums.
         """
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
             self.pool.unname(pages)
@@ -81,8 +65,7 @@ class PagedRunner:
         self.release(work.sequence)
 
     def _keep(self, work: BatchEntry, cached: int) -> None:
-        """Set the cache to cover `cached` of the sequence's tokens, and name its full pages so that
-        others find them."""
+        """Let the cache cover `cached` of the sequence's tokens, and name its full pages so that others find them."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached
         if self.pool.trim(sequence.pages, cached):
@@ -97,8 +80,7 @@ class PagedRunner:
             sequence.named = full
 
     def _note_trim(self, sequence: CachedSequence) -> None:
-        """Note that the sequence's last pages were taken from it. Nothing here keeps them elsewhere."""
+        """Note that the sequence's last pages were taken from it."""
 
     def _clear(self, pages: list[int]) -> None:
-        """Set pages of all layers to zero."""
         raise NotImplementedError

@@ -1,27 +1,21 @@
-"""Hold the paged KV cache: the pool that lends page numbers, and the tensors behind them.
-
-Goes in: token counts, page names, keys and values; comes out: page numbers and the cache's tensors.
-Knows no model and no schedule.
-"""
+"""Hold the paged KV cache: the pool that lends page numbers, and the tensors behind them."""
 
 import heapq
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import takewhile
 
 import numpy as np
 import torch
 
+from app.engine.kv.eviction import IdlePages
+
 
 class PagePool:
-    """A pool of page numbers, lent lowest first: pages in use lie close together, so attention need
-    not copy them.
+    """A pool of page numbers, lent lowest first: pages in use lie close together, and attention need not copy them.
 
-    A full page may get a name, a digest of all tokens up to its end (`app.engine.kv.prefix_hash`):
-    sequences with the same beginning then hold it too instead of computing it again. A named page
-    is never written to. Once no sequence holds it, it stays for as long as there are others to
-    lend; the one idle for longest goes first.
+    A full page may get a name, a digest of all tokens up to its end: sequences with the same beginning hold it, and it
+    is never written to. Once idle, it stays until `app.engine.kv.eviction` gives it away.
     """
 
     def __init__(self, num_pages: int, page_tokens: int) -> None:
@@ -31,16 +25,14 @@ class PagePool:
         self._holders = [0] * num_pages
         self._names: dict[int, bytes] = {}
         self._named: dict[bytes, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # named, held by no sequence
+        self._idle = IdlePages()
 
     @property
     def num_free(self) -> int:
-        """Return the number of pages that could be lent now."""
         return len(self._free) + len(self._idle)
 
     def try_grow(self, pages: "array[int]", tokens: int) -> bool:
-        """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if
-        the pool is too empty."""
+        """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if too few are free."""
         missing = -(-tokens // self.page_tokens) - len(pages)
         if missing <= 0:
             return True
@@ -50,46 +42,39 @@ class PagePool:
         return True
 
     def release(self, pages: "array[int]") -> None:
-        """Take all of `pages` back and empty the list."""
         self.trim(pages, 0)
 
     def trim(self, pages: "array[int]", tokens: int) -> "array[int]":
-        """Take back the pages beyond the first `tokens` tokens, and return them; the last first, so that
-        beginnings stay longest."""
+        """Take back the pages beyond the first `tokens` tokens, the last first, and return them."""
         keep = -(-tokens // self.page_tokens)
         taken = pages[keep:]
         for page in reversed(taken):
             self._holders[page] -= 1
             if self._holders[page] == 0 and page in self._names:
-                self._idle[page] = None
+                self._idle.add(page)
             elif self._holders[page] == 0:
                 heapq.heappush(self._free, page)
         del pages[keep:]
         return taken
 
     def is_shared(self, page: int) -> bool:
-        """Return whether more than one sequence holds the page."""
         return self._holders[page] > 1
 
     def find(self, names: Iterable[bytes]) -> list[int]:
-        """Return the pages of these names, up to the first unknown name. Only `hold` keeps them
-        from being lent."""
+        """Return the pages of these names, up to the first unknown name. Only `hold` keeps them from being lent."""
         return [self._named[name] for name in takewhile(self._named.__contains__, names)]
 
     def hold(self, pages: Iterable[int]) -> None:
-        """Count one holder more for each page."""
         for page in pages:
             self._holders[page] += 1
-            self._idle.pop(page, None)
+            self._idle.remove(page)
 
     def name(self, page: int, name: bytes) -> None:
-        """Name a held page that is full and final. Do nothing if the name or the page already has
-        its match."""
+        """Name a held page that is full and final. Do nothing if the name or the page already has its match."""
         if name not in self._named and page not in self._names:
             self._names[page], self._named[name] = name, page
 
     def unname(self, pages: Iterable[int]) -> None:
-        """Remove the pages' names, so that `find` returns them no more."""
         for page in pages:
             name = self._names.pop(page, None)
             if name is not None:
@@ -99,17 +84,15 @@ class PagePool:
         if self._free:
             page = heapq.heappop(self._free)
         else:
-            page, _ = self._idle.popitem(last=False)
+            page = self._idle.evict()
             self.unname([page])
         self._holders[page] = 1
         return page
 
 
 class KVCache:
-    """The keys and values of all pages, in float32.
-
-    `keys` are (L, P, HK, D, S), transposed as the products read them; `values` are (L, P, HK, S,
-    D).
+    """The keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D) of all pages,
+    float32.
     """
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
@@ -120,20 +103,15 @@ class KVCache:
         self.values = torch.from_numpy(np.zeros((*shape, page_tokens, head_dim), np.float32))
 
     def write(self, layer: int, pages: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write keys and values to slots of a layer.
-
-        pages, offsets: (T,) int64; k, v: (T, HK, D) float32.
-        """
+        """Write k and v (T, HK, D) to slots of a layer: pages, offsets (T,) int64."""
         self.keys[layer][pages, :, :, offsets] = k
         self.values[layer][pages, :, offsets] = v
 
     def copy(self, layer: int, to: torch.Tensor, of: torch.Tensor) -> None:
-        """Copy whole pages within a layer; to, of: (n,) int64 page numbers."""
         self.keys[layer][to] = self.keys[layer][of]
         self.values[layer][to] = self.values[layer][of]
 
     def clear(self, pages: list[int]) -> None:
-        """Set whole pages of all layers to zero."""
         self.keys[:, pages] = 0.0
         self.values[:, pages] = 0.0
 

@@ -1,6 +1,4 @@
-"""Size a verifier's KV cache where the settings do not: a part of the free memory, at most what can
-be used.
-"""
+"""Size a verifier's KV cache where the settings do not: a part of the free memory, at most what can be used."""
 
 from pathlib import Path
 
@@ -15,27 +13,21 @@ MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def longest_tokens(context_tokens: int, settings: Settings) -> int:
-    """Return the tokens of the longest sequence that a request may become, without its tree.
-
-    context_tokens: of the model; the settings may allow a request less.
-    """
+    """Return the tokens of the longest sequence that a request may become, without its tree."""
     return min(context_tokens, settings.max_prompt_tokens + settings.max_tokens)
 
 
 def kv_bytes(available: int | None, part: float, sequence_bytes: int, max_sequences: int) -> int:
-    """Return the cache's bytes: `part` of what is available, at least one longest sequence, at most
-    all that run at once.
+    """Return the cache's bytes:
 
-    sequence_bytes: of the longest sequence, its tree included. available: bytes, None where it is
-    not known.
+    `part` of what is available, at least one longest sequence, at most all that run at once.
     """
     wished = UNKNOWN_BYTES if available is None else int(available * part)
     return max(sequence_bytes, min(wished, sequence_bytes * max_sequences))
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process could still get, by the system and its container; None if
-    neither says."""
+    """Return the bytes that this process could still get, by the system and its container; None if neither says."""
     known = [found for found in (_system_bytes(), _container_bytes()) if found is not None]
     return min(known, default=None)
 

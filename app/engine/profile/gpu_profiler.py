@@ -1,12 +1,9 @@
-"""Measure a target on a GPU: the cost of a step to the largest one, and contexts read side by side.
-
-A runner goes in, `StepCosts` come out. Keeps nothing on disk.
-"""
+"""Measure a target on a GPU: the cost of a step to the largest one, and contexts read side by side."""
 
 from collections.abc import Callable, Mapping
 
 from app.engine.cpu.equivalence import probe
-from app.engine.profile.profiler import CONTEXT, PASSES, ROWS, ProfiledTarget, fork_seconds, step_seconds, verified
+from app.engine.profile.profiler import CONTEXT, PASSES, ROWS, ProfiledTarget, step_seconds, verified
 from app.engine.step_costs import Reading, StepCosts
 from app.state import BatchEntry, CachedSequence, Tree
 
@@ -19,8 +16,8 @@ CONTEXTS = (4096, 16384)  # cached tokens; the longest that fits where these do 
 def measure_gpu_costs(runner: ProfiledTarget, vocab_size: int, longest_tokens: int) -> StepCosts:
     """Time a step for each number of rows, one wide chunk, and one and many sequences of long contexts.
 
-    The best of a few passes counts. Contexts are reserved and not computed: the time to read them
-    does not depend on their content. `longest_tokens`: of the longest sequence.
+    The best of a few passes counts. Contexts are reserved and not computed: the time to read them does not depend on
+    their content.
     """
     steps = _Steps(runner, vocab_size, min(longest_tokens, runner.capacity_tokens))
     one = steps.time({context: steps.decoding(1, context) for context in steps.contexts(1, 1)})
@@ -37,7 +34,7 @@ def measure_gpu_costs(runner: ProfiledTarget, vocab_size: int, longest_tokens: i
         points[rows] = _bare(took_s, reading.step_s([(CONTEXT, rows // MANY)] * MANY))
     if width > max(points):
         points[width] = wide[0]
-    return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading)
+    return StepCosts(points, reading=reading)
 
 
 class _Steps:
@@ -47,7 +44,6 @@ class _Steps:
         self._runner, self._vocab_size, self.longest = runner, vocab_size, longest
 
     def fits(self, sequences: int, tokens: int) -> bool:
-        """Tell whether so many sequences of so many tokens fit at once."""
         page_slack = 128  # a sequence's last page, of any size
         held = sequences * (tokens + page_slack) if sequences > 1 else tokens
         return tokens <= self.longest and held <= self._runner.capacity_tokens
@@ -61,13 +57,11 @@ class _Steps:
         return (CONTEXT, *fitting) if self.fits(sequences, CONTEXT + rows) else ()
 
     def decoding(self, sequences: int, context: int, rows: int = 1) -> Callable[[], float]:
-        """Return a function that runs a step of sequences with `rows` rows each, and returns its seconds."""
         return lambda: self._run(
             [verified(self._probe(context + rows), context, rows - 1) for _ in range(sequences)],
         )
 
     def chunk(self, rows: int, context: int) -> Callable[[], float]:
-        """Return a function that runs a step that reads `rows` tokens of a prompt, and returns its seconds."""
 
         def run() -> float:
             sequence = self._probe(context + rows)
@@ -94,10 +88,7 @@ class _Steps:
 
 
 def _slope(seconds: Mapping[int, float]) -> float | None:
-    """Return the seconds that each token of context adds: a line through the shortest, by least squares.
-
-    None where fewer than two contexts were measured.
-    """
+    """Return the seconds that each token of context adds, by least squares; None for fewer than two contexts."""
     if len(seconds) < 2:
         return None
     shortest = min(seconds)
@@ -106,10 +97,7 @@ def _slope(seconds: Mapping[int, float]) -> float | None:
 
 
 def _reading(one: float | None, many: float | None, wide: float | None, width: int) -> Reading:
-    """Return what contexts cost, from the seconds a token of each context adds to steps of three kinds.
-
-    Of one sequence's row, of a row of each of MANY, and of one sequence's `width` rows.
-    """
+    """Return what contexts cost, from the slopes of one row, a row of each of MANY, and `width` rows of one."""
     if one is None:
         return Reading()
     row_token_s = max(0.0, (wide - one) / (width - 1)) if wide is not None else 0.0

@@ -1,9 +1,7 @@
 """Keep what was measured of a model on this machine, from one start of a verifier to the next.
 
-A runner goes in, its `StepCosts` come out. A measurement holds for weights, code, libraries,
-settings and machine; if any of them changes it is made anew. It is also made anew where a few
-steps, timed again, have another shape than the kept ones; their pace may differ, `StepCosts` follow
-it.
+It is measured anew if weights, code, libraries, settings or machine change, or where a few steps, timed again, have
+another shape; their pace may differ (`StepCosts` follow it).
 """
 
 import json
@@ -45,11 +43,7 @@ LOOKS = 4  # at the spots, before steps are said to have another shape
 def measured(
     runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
 ) -> StepCosts:
-    """Return the step costs on a `device` of this type, and log a warning where rows do not keep their bits.
-
-    They come from below `settings.home` if they still hold; else they are measured, which takes
-    seconds, and kept.
-    """
+    """Return the step costs, kept below `settings.home`; log a warning where rows do not keep their bits."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
@@ -65,10 +59,9 @@ def measured(
 
 
 def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
-    """Tell whether steps of a few sizes take what `costs` expect, but for one common factor.
+    """Tell whether steps of a few sizes take what `costs` expect, but for one common factor, which they take over.
 
-    If so, `costs` take over the factor. Other processes start at the same time and disturb some steps:
-    a disturbance only adds, so the best of more looks decides; measuring anew takes twenty times one.
+    Other processes start at the same time; a disturbance only adds, so the best of more looks decides.
     """
     reading = costs.reading
     expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in SPOTS}
@@ -90,7 +83,6 @@ def _build(text: str) -> tuple[Exactness, StepCosts]:
 
 
 def _key(folder: Path, settings: Settings) -> str:
-    """Digest all that a measurement depends on."""
     shaping = {name: getattr(settings, name) for name in SHAPING}
     return digest([folder], settings=shaping, machine=[platform.machine(), processor(), os.cpu_count(), _gpu()])
 

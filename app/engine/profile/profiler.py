@@ -1,7 +1,4 @@
-"""Measure a target: the cost of a step by rows and context, and whether rows keep their bits.
-
-A runner goes in, `StepCosts` and `Exactness` come out. Keeps nothing on disk.
-"""
+"""Measure a target: the cost of a step by rows and context, and whether rows keep their bits."""
 
 import logging
 import time
@@ -22,12 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class LogitRows(TargetRows, Protocol):
-    """A batch entry's rows with their logits."""
-
     @property
-    def rows(self) -> torch.Tensor:
-        """Return the logits, (1 + N, V) float32."""
-        ...
+    def rows(self) -> torch.Tensor: ...
 
 
 class ProfiledTarget(Target, Protocol):
@@ -43,8 +36,6 @@ CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
 LONG_CONTEXT = 2048  # cached tokens under the rows that price contexts; fewer where fewer fit
 LONG_ROWS = (1, 8)
-FORKED = 7  # nodes of a chain, and of a tree
-FORKS = 3  # side branches of the tree, whose cost is compared with the chain's
 # Where chunks of the probe end, and up to where the next rows are then verified as trees: across borders of 64
 # tokens, where kernels go on with another loop or slice of keys. From two places each, so that the border parts rows
 # of one tile, whether a tile has two of them or more.
@@ -52,24 +43,17 @@ CHECKS = ((7, 7), (40, 40), (125, 132), (126, 132), (189, 198), (190, 198))
 
 
 def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
-    """Time a step for each number of packed rows, over a long context, and with side branches.
-
-    The best of a few passes counts; takes seconds. `context_tokens`: the longest context that the
-    model takes.
-    """
+    """Time a step for each number of packed rows, and over a long context; takes seconds."""
     reading = _reading(runner, vocab_size, context_tokens)
     verified = times(runner, vocab_size, ROWS, PASSES)
     points = {rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows)) for rows, seconds in verified.items()}
     most_s = max(0.0, points[ROWS[-1]] - points[1]) / (2 * ROWS[-1])  # a disturbed first row may look dearer than all
     logits_s = min(logits_seconds(runner, vocab_size, verified[ROWS[-1]]), most_s)
-    return StepCosts(points, fork_s=fork_seconds(runner, vocab_size), reading=reading, logits_s=logits_s)
+    return StepCosts(points, reading=reading, logits_s=logits_s)
 
 
 def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
-    """Return the seconds that a row's logits take of its own, 0 at least: of a prompt only the last token has any.
-
-    `verified_s`: of a step of the most ROWS, all with logits.
-    """
+    """Return the seconds of a row's logits, 0 at least; `verified_s`: of a step of the most ROWS, all with logits."""
     rows = ROWS[-1]
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
@@ -79,24 +63,7 @@ def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -
     return max(0.0, verified_s - read_s) / (rows - 1)
 
 
-def fork_seconds(runner: ProfiledTarget, vocab_size: int) -> float:
-    """Return the seconds that a tree's side branch takes beside its rows, 0 at least."""
-    sequence = probe(CONTEXT + 1, vocab_size)
-    _run(runner, sequence, 0, CONTEXT)
-    forked = {0: float("inf"), FORKS: float("inf")}
-    for _ in range(PASSES):
-        for branches in forked:
-            seconds = _seconds(runner, sequence, CONTEXT, FORKED - branches, branches)
-            forked[branches] = min(forked[branches], seconds)
-    runner.release(sequence)
-    return max(0.0, forked[FORKS] - forked[0]) / FORKS
-
-
 def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
-    """Time a step of each number of packed rows over CONTEXT cached tokens: best of a few passes.
-
-    Returns seconds by rows.
-    """
     sequence = probe(CONTEXT + max(sizes), vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
@@ -106,21 +73,15 @@ def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passe
 
 @contextmanager
 def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
-    """Yield a function that runs a step of `rows` packed rows and returns its seconds.
-
-    The rows stand over CONTEXT cached tokens, which the block holds.
-    """
+    """Yield a function that runs a step of `rows` rows over CONTEXT cached tokens and returns its seconds."""
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
-    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1, 0)
+    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1)
     runner.release(sequence)
 
 
 def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
-    """Time the same few rows over a short and a long context, and return what contexts cost.
-
-    The long one is reserved and not computed: the time to read it does not depend on its content.
-    """
+    """Time the same few rows over a short and a long context, reserved and not computed; return what contexts cost."""
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
@@ -138,15 +99,11 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 def _timed(
     runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
-    """Time a step at each (context, rows): best of a few passes, in seconds.
-
-    It goes pass by pass, so that a disturbance spoils one figure of each at most. The rows are a
-    token and a chain below it, as in verifying: the logits of all are wanted.
-    """
+    """Time a step at each (context, rows), best of a few passes; pass by pass, so that a disturbance spoils little."""
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
-            found[context, rows] = min(found[context, rows], _seconds(runner, sequence, context, rows - 1, 0))
+            found[context, rows] = min(found[context, rows], _seconds(runner, sequence, context, rows - 1))
     return found
 
 
@@ -158,16 +115,12 @@ class Exactness:
     different: int
 
     def warn(self) -> None:
-        """Log a warning if any differed."""
         if self.different:
             log.warning("%d of %d rows changed bits with their company: near ties may flip", self.different, self.rows)
 
 
 def check_exactness(runner: ProfiledTarget, vocab_size: int, checks: Listed[tuple[int, int]] = CHECKS) -> Exactness:
-    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits.
-
-    `checks`: the rows, from a chain's first to behind its last. Nodes that the runner does not verify are left out.
-    """
+    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits."""
     tokens = probe(checks[-1][1], vocab_size).tokens
     expected = _alone(runner, tokens, checks)
     other = BatchEntry(probe(33, vocab_size), 0, tokens[:33], Tree(), final=True)
@@ -204,7 +157,6 @@ def _alone(runner: ProfiledTarget, tokens: list[int], checks: Listed[tuple[int, 
 
 
 def _chain_and_fork(tokens: list[int], vocab_size: int) -> Iterator[Tree]:
-    """Yield `tokens` as a chain, and the same beside a wrong first token; nothing if there are none."""
     nodes = len(tokens)
     if nodes:
         yield Tree(tokens, list(range(nodes)), [1.0] * nodes, [("probe",)] * nodes)
@@ -213,10 +165,6 @@ def _chain_and_fork(tokens: list[int], vocab_size: int) -> Iterator[Tree]:
 
 
 def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int) -> torch.Tensor:
-    """Return the logits of the last of the tokens `start ... end - 1`, (1, V) float32.
-
-    Afterwards the cache covers those tokens.
-    """
     work = BatchEntry(sequence, start, sequence.tokens[start:end], Tree(), final=True)
     runner.try_reserve(work)
     logits = runner.forward([work])[0]
@@ -225,21 +173,13 @@ def _run(runner: ProfiledTarget, sequence: CachedSequence, start: int, end: int)
     return logits.rows.clone()  # a device may write the next step's to the same place
 
 
-def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, chain: int, branches: int) -> float:
-    """Time a step of one token behind `context` others, with a chain of nodes below it, in seconds.
-
-    `branches` leaves stand beside the chain's first nodes. The cache stays as it was.
-    """
-    return step_seconds(runner, [verified(sequence, context, chain, branches)])
+def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, nodes: int) -> float:
+    return step_seconds(runner, [verified(sequence, context, nodes)])
 
 
-def verified(sequence: CachedSequence, context: int, chain: int, branches: int = 0) -> BatchEntry:
-    """Return an entry of one token behind `context` others, with a chain of nodes below it.
-
-    `branches` leaves stand beside the chain's first nodes.
-    """
-    parents, nodes = [*range(chain), *range(branches)], chain + branches
-    tree = Tree([1] * chain + [0] * branches, parents, [1.0] * nodes, [("probe",)] * nodes)
+def verified(sequence: CachedSequence, context: int, nodes: int) -> BatchEntry:
+    """Return an entry of one token behind `context` others, with a chain of so many nodes below it."""
+    tree = Tree([1] * nodes, [*range(nodes)], [1.0] * nodes, [("probe",)] * nodes)
     return BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
 
 

@@ -1,8 +1,6 @@
-"""Render a model's chat template: messages go in, the prompt's text comes out.
+"""Render a model's chat template as Hugging Face's `apply_chat_template` does.
 
-The text is that of Hugging Face's `apply_chat_template`. Templates come with models and are not
-trusted: they run in jinja's immutable sandbox and see plain strings only. Knows nothing about
-tokens; needs neither torch nor transformers.
+Templates come with models and are not trusted: they run in jinja's immutable sandbox and see plain strings only.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Turn tokens into text as they come: whole characters only, however the tokens are cut.
-
-Token ids go in, pieces of text come out. Knows neither stop strings nor requests.
-"""
+"""Turn tokens into text as they come: whole characters only, however the tokens are cut."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,8 +7,6 @@ REPLACEMENT = "\ufffd"  # how a decoder writes bytes that are no character, or n
 
 
 class Detokenizer(Protocol):
-    """The part of a tokenizer that a text stream needs."""
-
     byte_ids: frozenset[int]  # tokens that stand for one raw byte
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -20,13 +15,11 @@ class Detokenizer(Protocol):
 
 
 class TextStream:
-    """The text of a growing sequence. No character is split: incomplete bytes wait for their rest.
+    """The text of a growing sequence. No character is split: incomplete bytes wait for their rest. For one thread.
 
-    All deltas and `flush` together are `decode` of all tokens. The text that is out depends on the
-    number of tokens, not on how they were cut: a second stream, fed the first N tokens, goes on
-    where the first stood. Only a short window is decoded each time: the tokens behind the last
-    delta (`_seen`; they decide whether a space follows) and those that came since (`_held`). For
-    one thread.
+    The text that is out depends on the number of tokens, not on how they were cut: a second stream, fed the first N
+    tokens, goes on where the first stood. A call decodes the tokens behind the last delta (`_seen`: they decide whether
+    a space follows) and those since (`_held`).
     """
 
     def __init__(self, tokenizer: Detokenizer) -> None:
@@ -37,7 +30,7 @@ class TextStream:
         self._in_bytes = False  # the last token with text was a byte token
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Return the text that `tokens` make certain; empty while a character is incomplete."""
+        """Return the text that `tokens` make certain."""
         return "".join(self.pieces(tokens))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
@@ -45,7 +38,6 @@ class TextStream:
         return [self._take(token) for token in tokens]
 
     def flush(self) -> str:
-        """Return the text of the tokens still held, once no more will come."""
         return self._advance(self._tokenizer.decode(self._seen + self._held)) if self._held else ""
 
     def _take(self, token: int) -> str:

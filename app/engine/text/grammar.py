@@ -1,9 +1,6 @@
-"""Constrain answers to a JSON schema: generated tokens go in, the tokens that may follow come out.
+"""Constrain answers to a JSON schema by llguidance.
 
-llguidance does the parsing; this keeps the place in it. The mask is a function of the generated
-tokens alone, so it forks along a tree like everything that reads history (design D1), and a
-verifier that takes a request over has it from the committed tokens. No torch: admission checks
-schemas here.
+The mask is a function of the generated tokens alone, so it forks along a tree (design D1).
 """
 
 from collections.abc import Sequence
@@ -20,10 +17,7 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 
 
 class Grammars:
-    """The grammars of one tokenizer.
-
-    The tokenizer is read at its first use, which holds the interpreter for some tenths of a second.
-    """
+    """The grammars of one tokenizer, read at its first use: that takes some tenths of a second."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
         self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids
@@ -48,19 +42,14 @@ class Grammars:
         return None
 
     def state(self, json_schema: str) -> "GrammarState":
-        """Return a schema's grammar at the beginning of an answer. The schema has no `fault`."""
         assert not isinstance(self._tokens, str), self._tokens
         return GrammarState(LLMatcher(self._tokens, _grammar(json_schema), log_level=0), self._vocab_size)
 
     def bytes_of(self, token: int) -> bytes | None:
-        """Return a token's bytes of the text, in UTF-8, perhaps a part of a character.
-
-        None where the tokenizer cannot be read.
-        """
+        """Return a token's bytes in UTF-8, perhaps a part of a character; None where the tokenizer cannot be read."""
         return None if isinstance(self._tokens, str) else bytes(self._tokens.decode_bytes([token]))
 
     def prepare(self) -> None:
-        """Read the tokenizer now, so that no request has to wait for it."""
         _ = self._tokens
 
     @cached_property
@@ -73,7 +62,7 @@ class Grammars:
 
 
 class GrammarState:
-    """A grammar's state along one sequence and its trees; it goes back as easily as forth."""
+    """A grammar's state along one sequence and its trees."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._start, self._vocab_size = matcher, vocab_size
@@ -81,10 +70,9 @@ class GrammarState:
         self._read: list[int] = []
 
     def mask(self, generated: Sequence[int]) -> np.ndarray | None:
-        """Return the tokens that may follow the `generated` ones, (V,) bool.
+        """Return the tokens that may follow the `generated` ones, (V,) bool; None if the grammar does not allow those.
 
-        None if the grammar does not allow those. Raises GenerationFailed when the grammar became
-        too complex to go on.
+        Raises GenerationFailed when the grammar became too complex to go on.
         """
         generated = list(generated)
         common = min(len(self._read), len(generated))

@@ -1,9 +1,7 @@
 """Find where stop strings end an answer: in a text, a stream of tokens, or a run of them.
 
-The stop string that is complete first counts, of those complete at the same character the longest;
-it is no part of the text. Generated text counts, the prompt does not. Everything depends on the
-tokens alone, never on how they are cut into runs, so a stream, its resumption and the result agree,
-and so does a verifier that takes a request over.
+The stop string that is complete first counts, of those complete at the same character the longest; it is no part of the
+text. The place depends on the tokens alone, not on how they are cut into runs.
 """
 
 from collections.abc import Sequence
@@ -12,15 +10,13 @@ from app.engine.text.detokenizer import Detokenizer, TextStream
 
 
 def up_to_stop(text: str, stop: Sequence[str]) -> str:
-    """Return the text before the stop string; all of it if there is none."""
     return text[: _stop_at(text, stop)]
 
 
 class AnswerStream:
-    """A TextStream that stop strings end; a possible beginning of one waits for its rest.
+    """A TextStream that stop strings end; a possible beginning of one waits for its rest. For one thread.
 
-    `read` counts the characters that tokens made certain, `shown` those that went out. For one
-    thread.
+    `read` counts the characters that tokens made certain, `shown` those that went out.
     """
 
     def __init__(self, tokenizer: Detokenizer, stop: Sequence[str]) -> None:
@@ -31,15 +27,12 @@ class AnswerStream:
         self.read = self.shown = 0
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Return the text that `tokens` make certain."""
         return "".join(self.pieces(tokens))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return each token's own delta; a character belongs to the token that makes it certain."""
         return [self._release(piece) for piece in self._text.pieces(tokens)]
 
     def flush(self) -> str:
-        """Return the text still held, once no more tokens will come."""
         text = self._release(self._text.flush())
         held, self._held = self._held, ""
         self.shown += len(held)
@@ -63,8 +56,6 @@ LOOK_BACK = 8  # tokens
 
 
 class StopWatch:
-    """A search for the token that completes a stop string, along one growing sequence."""
-
     def __init__(self, tokenizer: Detokenizer, stop: Sequence[str]) -> None:
         self._tokenizer, self._stop = tokenizer, stop
         self._read = -1  # tokens fed to `_answer`; -1: not known any more
@@ -72,10 +63,10 @@ class StopWatch:
         self._answer = AnswerStream(tokenizer, stop)
 
     def first(self, tokens: Sequence[int], start: int, run: Sequence[int], *, is_end: bool) -> int | None:
-        """Return the index into `run` of the first token that completes a stop string; None: none does.
+        """Return the index into `run` of the first token that completes a stop string, or None.
 
-        `run` follows `tokens`, of which the answer begins at `start`. `is_end`: no token will
-        follow the run, so text that is still open counts as it stands.
+        `run` follows `tokens`, of which the answer begins at `start`. `is_end`: no token will follow the run, so open
+        text counts as it stands.
         """
         if self._read != len(tokens) - start or self._last != tokens[max(start, len(tokens) - LOOK_BACK) :]:
             self._answer = AnswerStream(self._tokenizer, self._stop)
@@ -94,7 +85,6 @@ class StopWatch:
 
 
 def _stop_at(text: str, stop: Sequence[str]) -> int | None:
-    """Return where the first complete stop string begins."""
     found = [(start + len(one), start) for one in stop if (start := text.find(one)) >= 0]
     return min(found)[1] if found else None
 

@@ -1,9 +1,4 @@
-"""Tokenize with a model folder's tokenizer: text to ids and back, equal to Hugging Face's.
-
-Reads tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json and
-generation_config.json; needs neither torch nor transformers. Text made of ids skips special tokens.
-Incremental detokenizing is `app.engine.text.detokenizer`'s.
-"""
+"""Tokenize with a model folder's tokenizer: text to ids and back, equal to Hugging Face's, without transformers."""
 
 import hashlib
 import json
@@ -66,10 +61,7 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, with the special tokens that the model wants around it.
-
-        Raises InvalidRequest for a lone surrogate.
-        """
+        """Return the ids of `text` with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
         return self._encode(text, "prompt", add_special_tokens=True)
 
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
@@ -82,7 +74,6 @@ class Tokenizer:
         return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`; special tokens and ids outside the vocabulary have none."""
         return str(self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True))
 
     def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> list[int]:
@@ -106,7 +97,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """Return the tokens that a template may name, bos_token for one; older files hold objects."""
     tokens = {}
     for name in SPECIAL_TOKENS:
         value = config.get(name)
@@ -141,7 +131,7 @@ def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _eos_ids(*candidates: Any) -> tuple[int, ...]:
-    """Return the first source's ids that names any; without one an answer ends by length only."""
+    """Return the first source's ids that names any."""
     for value in candidates:
         if isinstance(value, int):
             return (value,)

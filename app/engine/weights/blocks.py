@@ -1,7 +1,4 @@
-"""Hold a weight as its file does: a tensor, or blocks of one of ggml's quantised types.
-
-Knows no files.
-"""
+"""Hold a weight as its file does: a tensor, or blocks of one of ggml's quantised types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +19,6 @@ class Blocks:
     depth: int
 
     def dense(self) -> torch.Tensor:
-        """Return what the blocks stand for, (N, K) float32."""
         return torch.from_numpy(gguf.quants.dequantize(self.rows, gguf.GGMLQuantizationType[self.type]))
 
 
@@ -31,10 +27,9 @@ Weights = Mapping[str, Weight]  # by their names in Hugging Face's modules
 
 
 def take(weight: Weight, rows: np.ndarray | slice) -> Weight:
-    """Return some rows of a weight (N, K): their numbers (n,) go in, a weight (n, K) comes out."""
+    """Return rows (n,) of a weight (N, K): (n, K)."""
     return Blocks(weight.type, weight.rows[rows], weight.depth) if isinstance(weight, Blocks) else weight[rows]
 
 
 def dense(weight: Weight) -> torch.Tensor:
-    """Return a weight as float32."""
     return weight.dense() if isinstance(weight, Blocks) else weight.detach().float()

@@ -1,7 +1,4 @@
-"""Decide whether a model is Llama-shaped: one of the decoders that the fused forwards compute.
-
-A transformers model goes in; the answer holds on the CPU and on a GPU. Reads no weights.
-"""
+"""Decide whether a model is Llama-shaped: one of the decoders that the fused forwards compute."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +19,6 @@ class NotFusable(Exception):
 
 
 def is_llama_shaped(model: "PreTrainedModel") -> bool:
-    """Tell whether `check_llama_shape` lets the model pass."""
     try:
         check_llama_shape(model)
     except NotFusable:
@@ -31,9 +27,8 @@ def is_llama_shaped(model: "PreTrainedModel") -> bool:
 
 
 def check_llama_shape(model: "PreTrainedModel") -> None:
-    """Raise NotFusable unless the model is Llama-shaped.
-
-    That is: pre-norm layers of attention and a gated SiLU, rotary positions, plain linear layers.
+    """Raise NotFusable unless the model has pre-norm layers of attention, a gated SiLU, rotary positions, plain linear
+    layers.
     """
     name = type(model).__name__
     if name not in FAMILIES:

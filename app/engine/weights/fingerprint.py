@@ -1,6 +1,6 @@
 """Digest a model, the code and the libraries: measurements are kept under the digest.
 
-Folders and JSON values go in, 24 hex digits come out. Weights count by size and time alone.
+Weights count by size and time alone.
 """
 
 import hashlib
@@ -34,7 +34,6 @@ def _model(folder: Path) -> list[object]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """List the files of a model's weights, in the order of their names."""
     return sorted([*folder.glob("*.safetensors"), *folder.glob("*.gguf")])
 
 

@@ -1,7 +1,6 @@
-"""Write the configuration and the tokenizer of a GGUF model as Hugging Face's files.
+"""Write the configuration and the tokenizer of a GGUF model as Hugging Face's files; the weights stay in the file.
 
-`python -m app.engine.weights.gguf MODEL.gguf FOLDER`. A process of its own, started by
-`app.engine.weights.resolve`: transformers takes seconds to import. The weights stay in the file.
+`python -m app.engine.weights.gguf MODEL.gguf FOLDER`, a process of its own: transformers takes seconds to import.
 """
 
 import sys
@@ -71,7 +70,6 @@ def _splitting_rule(reader: Any, file: Path) -> str | None:
 
 
 def main() -> int:
-    """Describe the file that the command line names; return the exit status."""
     try:
         describe(Path(sys.argv[1]), Path(sys.argv[2]))
     except ModelRefused as error:

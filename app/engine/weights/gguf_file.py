@@ -1,8 +1,4 @@
-"""Read the tensors of a GGUF file of a Llama-shaped model under the names of Hugging Face's modules.
-
-A file goes in, a reader for each weight comes out. The gguf library maps the file into memory; a
-weight is looked at when its reader is called.
-"""
+"""Read the tensors of a GGUF file of a Llama-shaped model under the names of Hugging Face's modules."""
 
 import mmap
 import re
@@ -48,10 +44,7 @@ PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in ano
 
 
 def opened(file: Path) -> Any:
-    """Open a GGUF file. Raises ModelRefused for one that is none, or not whole.
-
-    A process opens a file once.
-    """
+    """Open a GGUF file, once a process. Raises ModelRefused for one that is none, or not whole."""
     try:
         about = file.stat()
         return _opened(file, about.st_size, about.st_mtime_ns)
@@ -60,7 +53,7 @@ def opened(file: Path) -> Any:
 
 
 def forget_pages(file: Path) -> None:
-    """Let the system take back what was read of a file; what is read again comes from its cache, or the disk."""
+    """Let the system take back what was read of a file."""
     opened(file).data._mmap.madvise(mmap.MADV_DONTNEED)
 
 
@@ -90,7 +83,6 @@ class _Reader(gguf.GGUFReader):
 
 
 def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
-    """Return the bytes of so many strings, each behind its length. Raises ValueError beyond the end."""
     offset = start
     try:
         for _ in range(count):
@@ -116,10 +108,7 @@ def types(file: Path) -> set[str]:
 
 
 def readers(file: Path) -> dict[str, Callable[[], Weight]]:
-    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file.
-
-    A drafter's file may hold more than weights of modules (`app.engine.drafters.loader`).
-    """
+    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file."""
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
@@ -153,10 +142,7 @@ def _name(stored: str) -> str | None:
 
 
 def _read(tensor: Any, file: Path, heads: int | None) -> Weight:
-    """Return a tensor; `heads`: its rows are put back into the modules' order. Raises ModelRefused.
-
-    Row 2 i + j of a head, j = 0 or 1, is the modules' row j D / 2 + i.
-    """
+    """Return a tensor; with `heads`, row 2 i + j of a head, j = 0 or 1, becomes the modules' row j D / 2 + i."""
     kind = tensor.tensor_type.name
     shape = [int(size) for size in reversed(tensor.shape)]
     if not all(shape) or heads is not None and shape[0] % (2 * heads):

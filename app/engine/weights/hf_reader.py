@@ -1,7 +1,4 @@
-"""Read a Hugging Face causal LM from its files: a folder goes in, transformers' modules come out.
-
-Imports transformers, which takes seconds. Knows nothing of forwards.
-"""
+"""Read a Hugging Face causal LM from its files. Imports transformers, which takes seconds."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,9 +1,7 @@
 """Keep measurements of a model on disk, from one start of a process to the next.
 
-Texts go in and come out. A file is named after a fingerprint of all that its content depends on
-(`fingerprint.digest`) and begins with a checksum of the rest. The content of a file that is
-missing, damaged or of another version is measured anew, and a disk that cannot be written costs the
-next start its time, never this one.
+A file is named after a fingerprint of all that its content depends on, and begins with a checksum of the rest. What is
+missing or damaged is measured anew.
 """
 
 import hashlib
@@ -19,10 +17,7 @@ T = TypeVar("T")
 
 
 def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
-    """Build a value from the file's text.
-
-    None without a file, or where `build` refuses it (logged).
-    """
+    """Build a value from the file's text; None without a file, or where `build` refuses it (logged)."""
     try:
         return build(_intact(file.read_text()))
     except FileNotFoundError:
@@ -42,15 +37,11 @@ def write_cached(file: Path, text: str) -> None:
 
 
 def with_checksum(text: str) -> str:
-    """Put the checksum's line before the text."""
     return f"{_checksum(text)}\n{text}"
 
 
 def _intact(content: str) -> str:
-    """Return the text below its checksum.
-
-    Raises ValueError where they differ: a wrong size would be read past a weight's end.
-    """
+    """Return the text below its checksum. Raises ValueError where they differ."""
     checksum, _, text = content.partition("\n")
     if checksum != _checksum(text):
         raise ValueError("it is damaged")

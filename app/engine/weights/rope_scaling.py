@@ -1,8 +1,7 @@
 """Read from a GGUF file how its positions are scaled, as transformers' `rope_parameters`.
 
-llama.cpp turns pair i of a head by `position * base^(-2 i / D) / f_i`, f from the tensor `rope_freqs`
-where there is one (Llama 3's), and scales that linearly or by yarn. A setting that has no exact
-counterpart in transformers is refused by name, never dropped: the text would be another model's.
+llama.cpp turns pair i of a head by `position * base^(-2 i / D) / f_i`, f from the tensor `rope_freqs` where there is
+one, and scales that linearly or by yarn. A setting without an exact counterpart in transformers is refused by name.
 """
 
 import math
@@ -65,10 +64,7 @@ def is_one_table(rope: dict[str, Any] | None) -> bool:
 
 
 def _by_table(factors: np.ndarray, max_positions: int) -> dict[str, Any]:
-    """Return the parameters by which transformers divides frequency i by factors[i], (D / 2,).
-
-    That is longrope, with one table for short and long texts.
-    """
+    """Return the parameters that divide frequency i by factors[i], (D / 2,): longrope, one table for all texts."""
     both = factors.tolist()
     return {
         "rope_type": "longrope",
@@ -81,11 +77,7 @@ def _by_table(factors: np.ndarray, max_positions: int) -> dict[str, Any]:
 
 
 def _yarn(header: "_Header", max_positions: int) -> dict[str, Any]:
-    """Return yarn's parameters.
-
-    attn_factor is a factor beside yarn's own, 1 + 0.1 ln(factor); yarn_attn_factor, which the
-    converter takes from transformers' configuration, stands for both.
-    """
+    """Return yarn's parameters; attn_factor is beside yarn's own, 1 + 0.1 ln(factor), yarn_attn_factor for both."""
     header.need("scaling.yarn_ext_factor", 1.0)
     factor, original = header.factor(), header.number("scaling.original_context_length", max_positions)
     found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": int(original)}
@@ -132,7 +124,6 @@ class _Header:
                 raise ModelRefused(f"{self.file} scales its positions by {name}, which is not supported")
 
     def has(self, name: str) -> bool:
-        """Tell whether the file has the setting."""
         return self.reader.get_field(self.prefix + name) is not None
 
     def number(self, name: str, default: float) -> float:
@@ -149,7 +140,6 @@ class _Header:
             raise ModelRefused(f"{self.file} sets {self.prefix}{name} to {found}, which is not supported")
 
     def factor(self) -> float:
-        """Return the factor of the scaling. Raises ModelRefused without one."""
         name = "scaling.factor" if self.has("scaling.factor") or not self.has("scale_linear") else "scale_linear"
         if not self.has(name):
             raise ModelRefused(f"{self.file} lacks {self.prefix}{name}")

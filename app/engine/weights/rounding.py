@@ -1,8 +1,4 @@
-"""Round a model's linear weights when it is loaded, by ggml's own rules.
-
-Weights go in, weights come out: the same, all in float32, or the linear layers' in one of ggml's
-quantised types, which is another model.
-"""
+"""Round a model's linear weights when it is loaded, by ggml's own rules: another model."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,7 +16,7 @@ def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
 
 
 def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
-    """Make of a linear layer's weight (N, K) the blocks that gguf's own quantiser makes of it.
+    """Round a linear layer's weight (N, K) by gguf's own quantiser.
 
     A row that is no whole number of blocks stays float32; blocks of that type stay as they are.
     """

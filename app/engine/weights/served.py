@@ -1,7 +1,4 @@
-"""Refuse models that no forward here computes, by their configuration, before any weight is read.
-
-A model's folder and its config.json go in; nothing or ModelRefused comes out.
-"""
+"""Refuse models that no forward here computes, by their configuration, before any weight is read."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +25,6 @@ def check_served(folder: Path, config: dict[str, Any]) -> None:
 
 
 def experts_refused(model: Path) -> ModelRefused:
-    """Return the refusal of a folder or file that holds a mixture of experts."""
     return ModelRefused(
         f"{model} is a mixture of experts; supported are dense models: Llama, Mistral, Qwen2 and Qwen3, and on a CPU "
         "other dense families, too"
@@ -54,7 +50,6 @@ def _has_experts(config: dict[str, Any]) -> bool:
 
 
 def _parts(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the configuration and those of its parts: a language model's lies one level down beside
-    images."""
+    """Yield the configuration and its parts': a language model's lies one level down beside images."""
     yield config
     yield from (part for part in config.values() if isinstance(part, dict))

@@ -1,7 +1,4 @@
-"""Name what a target's texts depend on: 16 hex digits of its weights, their arithmetic and its tokenizer.
-
-A folder and settings go in. Requests begun by one target are never gone on with by another.
-"""
+"""Name what a target's texts depend on: 16 hex digits of its weights, their arithmetic and its tokenizer."""
 
 import hashlib
 import json
@@ -14,10 +11,7 @@ from app.engine.weights.model_cache import read_cached, write_cached
 
 
 def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: str) -> str:
-    """Return the id of the target in `folder` as these settings compute it on a kind of device.
-
-    Weights as stored and as float32 are the same numbers, and have the same id.
-    """
+    """Return the id of the target in `folder` as these settings compute it on a kind of device."""
     about = {
         "weights": _contents(folder, settings.home),
         "rounded": None if settings.weights in ("stored", "float32") else settings.weights,
@@ -29,10 +23,7 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
 
 
 def _activations(folder: Path, settings: Settings) -> str:
-    """Return how rows are rounded, by a name that no other arithmetic has had.
-
-    int8 once left weights of K types to float32 rows: verifiers that do so still are another target.
-    """
+    """Return how rows are rounded, by a name that no other arithmetic has had."""
     if settings.activations == "int8" and settings.weights == "stored":
         kinds = {kind for file in weight_files(folder) if file.suffix == ".gguf" for kind in types(file)}
         if any(kind.endswith("_K") for kind in kinds):
@@ -41,7 +32,7 @@ def _activations(folder: Path, settings: Settings) -> str:
 
 
 def _on_device(device: str, settings: Settings) -> list[object]:
-    """Return how a device computes, by a name that no other arithmetic has had: logits were once rounded to 16 bits."""
+    """Return how a device computes, by a name that no other arithmetic has had."""
     logits = [] if settings.gpu_dtype == "float32" else ["float32 logits"]
     return [device, settings.gpu_dtype, settings.gpu_exact, *logits]
 

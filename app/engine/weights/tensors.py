@@ -1,8 +1,4 @@
-"""Read a model's weights by their names, as its files hold them.
-
-A folder goes in, of safetensors or with a GGUF file; weights come out. Knows neither modules nor
-forwards.
-"""
+"""Read a model's weights by their names, as its files hold them."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +17,7 @@ HASHED_ROWS = 2048  # at a time
 
 
 class Stored(Mapping[str, Weight]):
-    """The weights of a folder, read when looked up, in the files' own types.
-
-    A tied head is the embedding. Raises ModelRefused for a folder without any.
-    """
+    """The weights of a folder, read when looked up. A tied head is the embedding. Raises ModelRefused for none."""
 
     def __init__(self, folder: Path) -> None:
         self._readers: dict[str, Callable[[], Weight]] = {}
@@ -40,7 +33,6 @@ class Stored(Mapping[str, Weight]):
 
     @property
     def is_head_tied(self) -> bool:
-        """Return whether the head is the embedding."""
         return EMBEDDING in self._readers and self._readers[HEAD] is self._readers[EMBEDDING]
 
     def __getitem__(self, name: str) -> Weight:
@@ -54,7 +46,7 @@ class Stored(Mapping[str, Weight]):
 
 
 def end_loading(*folders: Path) -> None:
-    """Give back the memory of loading models that serving them needs no more: files' pages, free pieces of the heap."""
+    """Give back the memory of loading models that serving them needs no more."""
     for folder in folders:
         for file in folder.glob("*.gguf"):
             forget_pages(file)
@@ -63,10 +55,7 @@ def end_loading(*folders: Path) -> None:
 
 
 def holds(ours: Weights, theirs: Mapping[str, torch.Tensor]) -> bool:
-    """Tell whether `ours` has all of `theirs`, number for number, whatever the types.
-
-    Files often hold more: tables of sines, for one.
-    """
+    """Tell whether `ours` has all of `theirs`, number for number, whatever the types."""
     return all(name in ours and torch.equal(weight.float(), dense(ours[name])) for name, weight in theirs.items())
 
 
@@ -83,10 +72,7 @@ def embedding_sha256(target: Path) -> str:
 
 @lru_cache(maxsize=1)
 def stored_embedding(target: Path) -> Weight:
-    """Return the target's embedding (V, d) as its file holds it, shared by all drafters of a process.
-
-    Raises ModelRefused where it has none by that name.
-    """
+    """Return the target's embedding (V, d) as its file holds it, shared by all drafters of a process."""
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")

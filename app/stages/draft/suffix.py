@@ -1,9 +1,12 @@
 """Guess from past outputs: the tokens that followed the same few in other answers of the same tenant.
 
-Counts of next tokens after each n-gram (sizes 8/4/2, the longest known one counts); a draft is a small tree,
-grown best first. Tenants share nothing (design D9). Bounded: the least recently used outputs are unlearned again, count
-by count. Trust by size was measured on 600 greedy SmolLM2-135M generations after 300 others: the top token
-after a known 8-gram came next in 90-93 % of cases, after a 4-gram in 51-61 %, after a 2-gram in 35-43 %.
+Counts of next tokens after each n-gram (sizes 8/4/2, the longest known one counts); a draft is a small tree, grown
+best first. Tenants share nothing (design D9). The least recently used outputs are unlearned, count by count. Trust by
+size was measured on 600 greedy SmolLM2-135M generations after 300 others: the top token after a known 8-gram came
+next in 90-93 % of cases, after a 4-gram in 51-61 %, after a 2-gram in 35-43 %.
+
+Simulated rates with it over without it, one stream, a target of 30 ms, no phrases: 1.31 to 1.72 where 20 edits of one
+prompt follow each other, 1.00 where texts do not repeat.
 """
 
 from collections import OrderedDict

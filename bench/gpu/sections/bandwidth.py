@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from app.engine.gpu.graphs import programs_of
 from app.engine.gpu.layers import Method
+from bench.gpu.kernel_cases import all_cases
 from bench.gpu.setting import Figures, Setting
 from kernels.attention.ragged_attention import AttentionTiling, Batch, ragged_attention
 from kernels.attention.work_list import Work, work_list
@@ -48,12 +49,9 @@ def measure(setting: Setting, found: Figures) -> None:
         line for shape in ([(1, 40)] if setting.is_quick else TILED) for line in _tilings(setting, *shape)
     ]
     kernels = found["kernels"] = []
-    from kernels.bench_cases import all_cases  # needs numba, for the kernels for CPUs
-
-    rows, vocab_size = (2, 128) if setting.device.type == "cpu" else (64, 128256)
-    for case in all_cases(setting.device, rows, vocab_size):
-        if case.run is None or not setting.has_time():
-            continue
+    for case in all_cases(setting.device, 64, 128256) if setting.device.type == "cuda" else ():
+        if not setting.has_time():
+            break
         ms = setting.device_ms(case.run, is_cold=True)
         line = {"kernel": case.kernel, "case": case.name, "ms": round(ms, 4)}
         if case.bytes_read:

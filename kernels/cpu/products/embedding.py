@@ -1,18 +1,16 @@
 """Read one row of a packed weight as float32: a token's embedding.
 
-A block expands to its sixteen rows side by side, exactly as where many rows go over it
-(`kernels.cpu.products.linear`), and the token's own is picked out. So an embedding keeps its file's type, and
-one that is also the head is that head's packed copy: sixteen rows of a few hundred numbers take a
-microsecond, a second copy of the largest weight tens of megabytes.
+A block expands to its sixteen rows side by side, and the token's own is picked out: an embedding keeps its file's type,
+and one that is also the head is that head's packed copy.
 """
 
 from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.format_tile import expander
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.linear import CHUNK, scratch
+from kernels.cpu.products.tile import expander
 from kernels.cpu.simd import BYTES, LANES, address, index, load_one, nothing, op, store_one
 from kernels.jit import Native
 

@@ -1,13 +1,11 @@
-"""Read weights as a file stores them: each line's sixteen columns become, in registers, exactly the
-float32 that dequantising gives.
+"""Read weights as a file stores them: a line's sixteen columns become, in registers, the float32 of dequantising.
 
     BF16, F16: the number itself        Q8_0, Q5_0: d q        Q4_0: d (q - 8)
     Q4_K, Q5_K: (d sc) q - (dmin mn)    Q4_1, Q5_1: d q + m    Q6_K: (d sc) q
 
-Every product is exact: d has 11 significant bits and q at most 8, (d sc) q of Q6_K 23. So a fused
-multiply-add rounds once, where the definition rounds once. Packed, a weight (N, K) is blocks of
-sixteen columns, each a chain of groups of lines along K: a header with the columns' scales side by
-side, then the lines. `kernels.cpu.products.pack` makes that of a file's blocks.
+Every product is exact: d has 11 significant bits and q at most 8, (d sc) q of Q6_K 23. A packed weight (N, K) is blocks
+of sixteen columns, each a chain of groups of lines along K: a header with the columns' scales side by side, then the
+lines.
 """
 
 from collections.abc import Iterator
@@ -27,10 +25,7 @@ _FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of packed weight: the layout of its groups, and how a line of one is read.
-
-    A group has a header and `parts` parts, each with a header of its own and `lines` lines.
-    """
+    """A kind of packed weight: a group has a header and `parts` parts, each with a header and `lines` lines."""
 
     name: str  # gguf's
     lines: int
@@ -41,21 +36,17 @@ class Format:
 
     @property
     def depth(self) -> int:
-        """Return the lines of a group, of which K is a multiple."""
         return self.lines * self.parts
 
     @property
     def part_bytes(self) -> int:
-        """Return the bytes of a part with its header."""
         return self.part_header_bytes + self.lines * self.line_bytes
 
     @property
     def group_bytes(self) -> int:
-        """Return the bytes of a group of sixteen columns."""
         return self.header_bytes + self.parts * self.part_bytes
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        """Read a group's header at an address."""
         return ()
 
     def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -68,8 +59,6 @@ class Format:
 
 
 class BFloat16(Format):
-    """The upper half of a float32."""
-
     __slots__ = ()
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
@@ -79,8 +68,6 @@ class BFloat16(Format):
 
 
 class Float16(Format):
-    """IEEE half precision."""
-
     __slots__ = ()
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
@@ -184,25 +171,20 @@ FORMATS = {one.name: one for one in (BF16, F16, Q8_0, Q4_0, Q4_1, Q5_1, Q4_K, Q5
 
 
 def ints(value: int) -> ir.Constant:
-    """Return an int32 in all sixteen lanes."""
     return ir.Constant(_INTS, [value] * LANES)
 
 
 def vector(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
-    """Load sixteen numbers of a type from memory."""
     return b.load(at(b, b.add(where, ir.Constant(_I64, offset)), ir.VectorType(kind, LANES)), align=1)
 
 
 def halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
-    """Load sixteen f16, as floats."""
     return read_half(b, b.add(where, ir.Constant(_I64, offset)))
 
 
 def signed(b: ir.IRBuilder, where: Any, offset: int) -> Any:
-    """Load sixteen int8, as floats."""
     return b.sitofp(signed_ints(b, where, offset), _FLOATS)
 
 
 def signed_ints(b: ir.IRBuilder, where: Any, offset: int) -> Any:
-    """Load sixteen int8, as int32."""
     return b.sext(vector(b, where, offset, _I8), _INTS)

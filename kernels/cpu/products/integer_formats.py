@@ -3,12 +3,9 @@
     Q4_0, Q5_0, Q8_0: (d d_x) sum of (q - offset) q_x       Q4_1, Q5_1: (d d_x) sum of q q_x + m s_x
     Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
 
-d_x, q_x and s_x are those of 32 lines of a rounded row (`kernels.cpu.products.round_rows`), also where a
-file's scales are for 256. Sums are exact: the widest, Q6_K's, are below 2^24, and so are their floats.
-
-A packed weight is blocks of sixteen columns, each a chain of groups along K: a header with the columns'
-scales side by side, then 64 bytes at a time, in which four neighbours are one column's lines. Weights
-are unsigned there: what was added to them is taken off with the row's sum.
+d_x, q_x and s_x are those of 32 lines of a rounded row (`kernels.cpu.products.round_rows`). Sums are exact: the widest,
+Q6_K's, are below 2^24. A group is a header with sixteen columns' scales side by side, then 64 bytes at a time, in which
+four neighbours are one column's lines. Weights are unsigned there: the row's sum takes the offset off.
 """
 
 from dataclasses import dataclass
@@ -36,10 +33,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True)
 class IntegerFormat:
-    """A kind of stored weight in the layout of integer products: d (q - offset).
-
-    A group has a header and `parts` parts of 32 lines.
-    """
+    """A kind of stored weight: d (q - offset). A group has a header and `parts` parts of 32 lines."""
 
     name: str  # ggml's
     is_nibbles: bool  # 64 bytes hold eight lines, else four
@@ -50,22 +44,19 @@ class IntegerFormat:
 
     @property
     def is_eight_bits(self) -> bool:
-        """Return whether a weight, made unsigned, is more than 127."""
+        """Tell whether a weight, made unsigned, may be more than 127."""
         return self.offset == 128
 
     @property
     def depth(self) -> int:
-        """Return the lines of a group, of which K is a multiple."""
         return BLOCK * self.parts
 
     @property
     def part_bytes(self) -> int:
-        """Return the bytes of 32 lines of sixteen columns."""
         return BLOCK * LANES // (2 if self.is_nibbles else 1)
 
     @property
     def group_bytes(self) -> int:
-        """Return the bytes of a group of sixteen columns."""
         return self.header_bytes + self.parts * self.part_bytes
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
@@ -82,7 +73,6 @@ class IntegerFormat:
         return fused(b, b.fmul(scales[0], x.d), b.sitofp(whole, _FLOATS), out)
 
     def whole(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any]) -> Any:
-        """Return the part's sum of signed integers."""
         return b.sub(sums[0], b.mul(x.n, ints(self.offset))) if self.offset else sums[0]
 
 
@@ -113,8 +103,7 @@ class KWithMinimum(WithMinimum):
 
 
 class KSixteens(IntegerFormat):
-    """(d sc) (q - offset): one f16 a column and group, then two signed factors a column and part, of sixteen
-    lines each, which integers are multiplied by."""
+    """(d sc) (q - offset): one f16 a column and group, two signed factors a column and part, of sixteen lines each."""
 
     __slots__ = ()
 

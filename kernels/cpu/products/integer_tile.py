@@ -2,11 +2,9 @@
 
     out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
 
-That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). A block's integer sum
-has one value in any order, on any processor; the sums of blocks are one chain of fused multiply-adds,
-as rising k has them; a row's scales depend on that row alone (`kernels.cpu.products.round_rows`). So a
-row has the same bits alone, in a batch, and on every processor. It is another target than the one of
-float32 rows. `kernels.cpu.products.integer_formats` has each kind of weight: its layout and its scales.
+That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). Integer sums are exact, blocks' sums
+are one chain of fused multiply-adds by rising k, and a row's scales depend on that row alone: a row has the same bits
+alone, in a batch, and on every processor.
 """
 
 from collections.abc import Callable
@@ -14,9 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.format_tile import named, repeat
 from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
+from kernels.cpu.products.tile import by_height, integer, packed_product, repeat
 from kernels.cpu.simd import (
     BYTES,
     LANES,
@@ -30,50 +28,54 @@ from kernels.cpu.simd import (
     read,
     spread,
 )
-from kernels.jit import kernel
 
 ROWS = 8  # of the largest tile: with 32 registers its sums fit twice
 AHEAD = 3072  # bytes that memory is asked for before they are needed
 
-_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32, 64))
+_F32, _I8, _I16, _I32 = ir.FloatType(), *(ir.IntType(bits) for bits in (8, 16, 32))
 _FLOATS, _INTS, _QUADS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES), ir.VectorType(_I8, 4 * LANES)
 _HALF = ir.VectorType(_I8, 2 * LANES)  # what one register of AVX2 holds
 
 
 def instructions() -> str:
-    """Return which instructions multiply bytes on the processor that code is compiled for: vnni,
-    avx2, or any."""
+    """Return which instructions multiply bytes on the processor that code is compiled for: vnni, avx2, or any."""
     if processor_has("avx512vnni") and processor_has("avx512bw"):
         return "vnni"
     return "avx2" if processor_has("avx2") else "any"
 
 
-def tile(form: IntegerFormat, rows: int) -> Any:
-    """Return the tile of `rows` rows by sixteen columns."""
+def _tiles(form: IntegerFormat) -> Any:
 
-    @op(nothing, address, index, address, index, address, index)
-    def product(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> Any:
+    @op(nothing, index, address, index, address, index, address, index)
+    def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
         """Add x (rows, k), rounded, at stride ldx times w (k, 16) to out (rows, 16) at stride ldo; bytes."""
-        groups = b.udiv(k, _int(form.depth))
-        xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
-        outs = [b.add(out, b.mul(ldo, _int(row))) for row in range(rows)]
+        groups = b.udiv(k, integer(form.depth))
 
-        def group(g: Any, sums: list[Any]) -> list[Any]:
-            at_group = b.add(w, b.mul(g, _int(form.group_bytes)))
-            header = form.header(b, at_group)
+        def tile(height: int) -> None:
+            xs = [b.add(x, b.mul(ldx, integer(row))) for row in range(height)]
+            outs = [b.add(out, b.mul(ldo, integer(row))) for row in range(height)]
+            sums = _add_groups(b, form, w, groups, xs, [read(b, where) for where in outs])
+            for where, value in zip(outs, sums, strict=True):
+                b.store(value, at(b, where, _FLOATS), align=4)
 
-            def part(j: Any, sums: list[Any]) -> list[Any]:
-                before = b.mul(b.add(b.mul(g, _int(form.parts)), j), _int(BLOCK_BYTES))
-                of = [b.add(row, before) for row in xs]
-                return _add_part(b, form, at_group, header, j, of, sums)
+        by_height(b, rows, range(1, ROWS + 1), tile)
 
-            return part(_int(0), sums) if form.parts == 1 else repeat(b, _int(form.parts), sums, part)
+    return tiles
 
-        sums = repeat(b, groups, [read(b, where) for where in outs], group)
-        for where, value in zip(outs, sums, strict=True):
-            b.store(value, at(b, where, _FLOATS), align=4)
 
-    return product
+def _add_groups(b: ir.IRBuilder, form: IntegerFormat, w: Any, groups: Any, xs: list[Any], sums: list[Any]) -> list[Any]:
+
+    def group(g: Any, sums: list[Any]) -> list[Any]:
+        at_group = b.add(w, b.mul(g, integer(form.group_bytes)))
+        header = form.header(b, at_group)
+
+        def part(j: Any, sums: list[Any]) -> list[Any]:
+            before = b.mul(b.add(b.mul(g, integer(form.parts)), j), integer(BLOCK_BYTES))
+            return _add_part(b, form, at_group, header, j, [b.add(row, before) for row in xs], sums)
+
+        return part(integer(0), sums) if form.parts == 1 else repeat(b, integer(form.parts), sums, part)
+
+    return repeat(b, groups, sums, group)
 
 
 def _add_part(
@@ -88,8 +90,8 @@ def _add_part(
     """Add a part of a group, by its number, times each row's block to the rows' sums; return them."""
     share = form.group_bytes // form.parts
     for offset in range(0, share, BYTES):
-        prefetch(b, b.add(b.add(at_group, b.mul(part, _int(share))), _int(AHEAD + offset)))
-    at_lines = b.add(at_group, b.add(_int(form.header_bytes), b.mul(part, _int(form.part_bytes))))
+        prefetch(b, b.add(b.add(at_group, b.mul(part, integer(share))), integer(AHEAD + offset)))
+    at_lines = b.add(at_group, b.add(integer(form.header_bytes), b.mul(part, integer(form.part_bytes))))
     whole = [_integers(b, form, at_lines, of, first) for first in range(0, BLOCK, form.lines)]
     scales = form.scales(b, at_group, part, header)
     for row, where in enumerate(of):
@@ -125,8 +127,7 @@ def _vnni(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> An
 def _avx2(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
     """Compute `_vnni` by sums of pairs in 16 bits.
 
-    They would not hold pairs of bytes up to 255, which go in two parts, w & 127 and w & 128: a pair
-    of the first is at most 2 * 127 * 127, of the second 2 * 128 * 127.
+    They hold no pairs of bytes up to 255, which go in two parts, w & 127 and w & 128.
     """
     if not form.is_eight_bits:
         return b.add(sums, _pairs_of(b, w, x))
@@ -166,11 +167,10 @@ def _declared(b: ir.IRBuilder, name: str, kind: ir.FunctionType) -> Any:
 
 
 def _at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
-    return b.load(at(b, b.add(where, _int(offset)), kind), align=1)
+    return b.load(at(b, b.add(where, integer(offset)), kind), align=1)
 
 
 def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
-    """Load one number and put it in all lanes."""
     if kind is _F32:
         return spread(b, _at(b, where, offset, kind))
     none = ir.Constant(_INTS, ir.Undefined)
@@ -178,45 +178,5 @@ def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
     return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
 
 
-def _int(value: int) -> ir.Constant:
-    return ir.Constant(_I64, value)
-
-
-@kernel
-def height(rows: int) -> int:
-    """Return the rows of the next tile: even parts."""
-    tiles = (rows + ROWS - 1) // ROWS
-    return (rows + tiles - 1) // tiles
-
-
 def product_of(form: IntegerFormat) -> Any:
-    """Return the product of any number of rows with one block of W, made of tiles of one to eight.
-
-    Takes rows, x, ldx, w, k, out, ldo: addresses, and strides in bytes.
-    """
-    one, two, three, four, five, six, seven, eight = (tile(form, rows) for rows in range(1, ROWS + 1))
-
-    def product(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
-        while rows > 0:
-            n = height(rows)
-            if n == 8:
-                eight(x, ldx, w, k, out, ldo)
-            elif n == 7:
-                seven(x, ldx, w, k, out, ldo)
-            elif n == 6:
-                six(x, ldx, w, k, out, ldo)
-            elif n == 5:
-                five(x, ldx, w, k, out, ldo)
-            elif n == 4:
-                four(x, ldx, w, k, out, ldo)
-            elif n == 3:
-                three(x, ldx, w, k, out, ldo)
-            elif n == 2:
-                two(x, ldx, w, k, out, ldo)
-            else:
-                one(x, ldx, w, k, out, ldo)
-            x += n * ldx
-            out += n * ldo
-            rows -= n
-
-    return named(product, f"integer_product_{form.name}")
+    return packed_product(f"integer_product_{form.name}", ROWS, _tiles(form))

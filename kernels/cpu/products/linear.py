@@ -1,11 +1,9 @@
-"""Multiply by weights packed into blocks of sixteen columns, as many blocks as a thread has been
-given.
+"""Multiply by weights packed into blocks of sixteen columns, as many blocks as a thread has been given.
 
     y = x W^T (+ b)
 
-One kernel for each kind of stored weight, behind an address, so that a model compiles those its
-file has. All of them add in the same order, so a kind changes the bytes read and no bit of y.
-`kernels.cpu.products.pack` lays weights out.
+One kernel for each kind of stored weight, behind an address, so that a model compiles those its file has. All of them
+add in the same order.
 """
 
 from typing import Any
@@ -13,17 +11,29 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from kernels.cpu.products.format_tile import expander, named, pair_of, product_of, tallest
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.products.integer_tile import product_of as integer_product_of
-from kernels.cpu.products.tile import PAIR_ROWS, ROWS, height, product_more, stream, stream_half, stream_pair
+from kernels.cpu.products.tile import (
+    AHEAD,
+    PAIR_ROWS,
+    ROWS,
+    expander,
+    height,
+    named,
+    pair_of,
+    product_more,
+    product_of,
+    stream,
+    stream_half,
+    stream_pair,
+    tallest,
+)
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
 from kernels.jit import Native, kernel
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
-AHEAD = 2048  # bytes that memory is asked for before they are needed
 CHUNK = 96  # lines of W that more rows than a tile's go over together: 6 KiB
 WIDEST = 256  # lines of the largest group
 ARGUMENTS = 10  # of `linear`, and of every kernel behind an address
@@ -31,7 +41,6 @@ ARGUMENTS = 10  # of `linear`, and of every kernel behind an address
 
 @kernel
 def begin(rows: int, bias: int, out: int, ldo: int) -> None:
-    """Set sixteen columns of out to b, or to zero."""
     values = splat(ZERO) if bias == 0 else load(bias)
     for row in range(rows):
         store(out + row * ldo, values)
@@ -41,17 +50,16 @@ def begin(rows: int, bias: int, out: int, ldo: int) -> None:
 def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
     """Add x W^T to out for one block, or for two if there are one or two rows.
 
-    More rows than a tile holds go over W in chunks that stay in the first-level cache. The first
-    two tiles ask for half of the next chunk each, so that memory is as busy as they are; a chunk's
-    sums are stored between as they are.
+    More rows than a tile's go over W in chunks that stay in the first-level cache. The first two tiles ask for half of
+    the next chunk each, so that memory is as busy as they are.
     """
     if count == 2:
-        stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo)
+        stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo, 0)
     elif rows <= ROWS:
         stream(rows, x, ldx, w, BYTES, depth, out, ldo, w + AHEAD)
     else:
-        one = height(rows)
-        two = one + height(rows - one)
+        one = height(rows, ROWS)
+        two = one + height(rows - one, ROWS)
         for k in range(0, depth, CHUNK):
             size, of, line = min(CHUNK, depth - k), x + 4 * k, w + k * BYTES
             ask = line + CHUNK * BYTES
@@ -71,7 +79,6 @@ def scratch(b: ir.IRBuilder) -> Any:
 
 @op(nothing, address, index, address, index, address, index, address, index, index, address, index)
 def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
-    """Call the kernel behind an address with the arguments of `linear`."""
     kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
     b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
 
@@ -79,9 +86,8 @@ def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
 def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = PAIR_ROWS) -> Any:
     """Return a function that computes blocks `first ... end - 1` of out = x W^T + b.
 
-    It takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16
-    blocks) at stride ldo; strides in bytes. `multiply` adds x W^T to out for one block, or for two if
-    there are at most `pair_rows` rows; a block has groups of `lines` lines and `group_bytes` bytes.
+    It takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16 blocks) at stride
+    ldo; strides in bytes. `multiply` adds x W^T to out for one block, or for two if there are at most `pair_rows` rows.
     """
 
     def over_blocks(
@@ -103,17 +109,14 @@ def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = P
 
 
 def _stored(form: Format) -> Native:
-    """Return `linear` for W as a file stores it.
-
-    Up to two tiles' rows expand W in registers; more go over chunks of it that are expanded once.
-    """
+    """Return `linear` for packed W: up to two tiles' rows expand it in registers, more go over chunks expanded once."""
     product, pair, expand = product_of(form), pair_of(form), expander(form)
     lines, group_bytes = form.depth, form.group_bytes
     chunk, in_tiles = max(lines, CHUNK // lines * lines), 2 * tallest()
 
     def multiply_stored(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
         if count == 2:
-            pair(x, ldx, w, depth, out, ldo)
+            pair(1, x, ldx, w, depth, out, ldo)
         elif rows <= in_tiles:
             product(rows, x, ldx, w, depth, out, ldo)
         else:
@@ -129,10 +132,9 @@ def _stored(form: Format) -> Native:
 
 
 def _integer(form: IntegerFormat) -> Native:
-    """Return `linear` for rows of x rounded to int8 (`kernels.cpu.products.round_rows`) and weights of integers.
+    """Return `linear` for rounded rows of x and weights of integers.
 
-    Blocks go one by one: two streams of weights at once took 1.8 times as long for a row on an EPYC, where a
-    row's integer sums depend on none before.
+    Blocks go one by one: two streams of weights took 1.8 times as long for a row on an EPYC.
     """
     product = integer_product_of(form)
 

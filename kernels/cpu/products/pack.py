@@ -1,7 +1,6 @@
 """Lay weights out for `kernels.cpu.products.linear`: blocks of sixteen columns, lines in the order of k.
 
-A weight (N, K) goes in, float32 or as the raw blocks of a GGUF file; what is made of it is read from
-memory in order. Missing columns are zero. Raw blocks lie along K, a row of W after another.
+A weight (N, K) goes in, float32 or as a GGUF file's rows of blocks along K. Missing columns are zero.
 """
 
 from collections.abc import Callable
@@ -29,8 +28,7 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 
 def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    """Pack raw rows of a GGUF type of FORMATS: (N, bytes of a row) uint8 -> (ceil(N / 16), groups,
-    bytes of a group) uint8.
+    """Pack raw rows of a GGUF type of FORMATS: (N, bytes of a row) -> (ceil(N / 16), groups, bytes of a group) uint8.
 
     Raises ValueError where K is no whole number of groups.
     """
@@ -43,11 +41,7 @@ def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
 
 
 def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    """Pack raw rows of a GGUF type of INTEGER_FORMATS: (N, bytes of a row) uint8 -> (ceil(N / 16),
-    groups, bytes of a group) uint8.
-
-    Raises ValueError where K is no whole number of groups.
-    """
+    """Pack raw rows of a GGUF type of INTEGER_FORMATS as `pack_stored` does."""
     form = INTEGER_FORMATS[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
@@ -104,8 +98,10 @@ def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
 
 
 def _pack_k(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d, dmin, 12 bytes of eight (sc, mn), for Q5_K 32 bytes of fifth bits, 128 bytes: 32 for 64
-    weights, the low nibbles first."""
+    """d, dmin, 12 bytes of eight (sc, mn), for Q5_K 32 bytes of fifth bits, 128 bytes:
+
+    32 for 64 weights, low nibbles first.
+    """
     for i in range(2):
         _put(out, 2 * LANES * i, _scales(blocks, i))
     (sc, mn), q = _k_factors(blocks), _k_integers(blocks)
@@ -231,8 +227,7 @@ def _pairs(q: np.ndarray) -> np.ndarray:
 
 
 def _put(out: np.ndarray, at: int, values: np.ndarray) -> int:
-    """Write each group's values at a place in it, and return the place behind them; out: (NB, groups, bytes),
-    values: (NB, groups, ...)."""
+    """Write each group's values at a place in out (NB, groups, bytes), and return the place behind them."""
     flat = np.ascontiguousarray(values).reshape(*values.shape[:2], -1).view(np.uint8)
     end = at + flat.shape[-1]
     out[..., at:end] = flat

@@ -2,16 +2,13 @@
 
     y = x W^T + b
 
-The product is that of the compiled forward (`kernels/cpu/products/linear.py`): each output is one chain of
-fused multiply-adds in the order of k, whatever rows, blocks of columns or threads there are, on
-every processor. torch's own operators, oneDNN's packed one among them, take another way to multiply
-for another number of rows. Rows are packed, float32.
+torch's own operators take another way to multiply for another number of rows; here each output is one chain of fused
+multiply-adds in the order of k. Rows are packed, float32.
 """
 
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from kernels.cpu.products.linear import linear
@@ -23,21 +20,13 @@ from kernels.jit import entry
 SHARED = 2**23  # multiply-adds from which other threads are woken: they come too late for fewer
 
 
-def packed_linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Compute x W^T + b as the specification: x (..., K), weight (N, K), bias (N,) or None -> (...,
-    N), float32."""
-    return F.linear(x, weight, bias)
-
-
 @entry
 def packed_linear(
     rows: int, x: int, w: int, depth: int, bias: int, blocks: int, piece: int, out: int, counter: int
 ) -> None:
-    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until
-    none is left.
+    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until none is left.
 
-    Takes addresses of x (rows, depth), packed W, b (0: none), out (rows, 16 blocks) and of zeroed
-    words with a counter.
+    Takes addresses of x (rows, depth), packed W, b (0: none), out (rows, 16 blocks) and of zeroed words with a counter.
     """
     while True:
         first = take(counter, 0, piece)
@@ -56,11 +45,7 @@ class PackedLinear(nn.Module):
         self._bias = None if bias is None else torch.from_numpy(pack_bias(bias.detach().numpy()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply x (..., K) float32 -> (..., N) float32.
-
-        Raises ValueError for rows of another length or type: their addresses are all the kernel
-        knows.
-        """
+        """Multiply x (..., K) float32 -> (..., N) float32. Raises ValueError for rows of another length or type."""
         if x.shape[-1] != self.in_features or x.dtype != torch.float32 or x.device.type != "cpu":
             raise ValueError(
                 f"{x.shape[-1]} columns of {x.dtype} on {x.device} do not fit a float32 {self.in_features}"
@@ -81,8 +66,7 @@ class PackedLinear(nn.Module):
 
 
 def is_exact() -> bool:
-    """Return whether rows have the same bits alone and among others here, by a few products of
-    random numbers."""
+    """Tell whether rows have the same bits alone and among others here, by a few products of random numbers."""
     for depth in (16, 576, 1536):
         x, layer = torch.randn(50, depth), PackedLinear(torch.randn(576, depth), torch.randn(576))
         alone = torch.cat([layer(x[i : i + 1]) for i in range(len(x))])

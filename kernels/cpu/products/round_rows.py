@@ -34,18 +34,6 @@ STEPS = np.float32(127.0)
 LEAST = np.float32(1e-30)  # of d: the inverse of a smaller one could be infinite
 
 
-def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Round rows (N, K) float32 -> int8 (N, K), d and s (N, K / 32) float32, sums of q over each half of a
-    block (N, K / 32, 2) int32; the specification."""
-    blocks = x.reshape(len(x), -1, BLOCK)
-    d = np.abs(blocks).max(-1) / STEPS
-    d = np.where(d >= LEAST, d, ZERO)
-    inverse = np.divide(ONE, d, out=np.zeros_like(d), where=d > 0)
-    q = np.rint(blocks * inverse[..., None]).astype(np.int8)
-    n = q.reshape(*q.shape[:2], 2, BLOCK // 2).sum(-1, dtype=np.int32)
-    return q.reshape(x.shape), d, d * n.sum(-1).astype(np.float32), n
-
-
 @kernel
 def round_row(x: int, size: int, out: int) -> None:
     """Write a row's blocks; `size` floats at x, a multiple of 32."""
@@ -71,10 +59,9 @@ def round_row(x: int, size: int, out: int) -> None:
 
 @kernel
 def round_part(rounds: int, x: int, rounded: int, row: int, depth: int, first: int, size: int) -> None:
-    """Round columns `first ... first + size - 1` of a row of x (rows, depth), unless `rounds` is 0: no kernel of
-    the model reads rounded rows.
+    """Round columns `first ...
 
-    `first` and `size` are multiples of BLOCK, up to a rest that no such kernel reads.
+    first + size - 1` of a row of x (rows, depth), multiples of BLOCK, unless `rounds` is 0.
     """
     if rounds != 0:
         to = rounded + (row * (depth // BLOCK) + first // BLOCK) * BLOCK_BYTES

@@ -1,22 +1,21 @@
-"""Multiply a few rows of x by sixteen columns of W: the one product that everything else is made
-of.
+"""Multiply a few rows of x by sixteen columns of W: the product that everything else is made of.
 
     out = x W (+ out)
 
-Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in a tile of one
-row and of six. Six rows by sixteen columns are twelve of AVX2's sixteen registers, and W is read
-once for all of them. `kernels.cpu.products.format_tile` has the tiles over weights that are no float32 yet.
-
-A processor that multiplies does not look far ahead for what it will need from memory, so tiles over
-weights ask for lines of it in time; one or two rows take two blocks of W at once, which are two
-streams and enough chains of additions.
+W is float32, or packed as `kernels.cpu.products.formats` says; a packed line becomes the same float32 in registers.
+Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights, over W of
+either kind. Six rows by sixteen columns are twelve of AVX2's sixteen registers. Tiles over weights prefetch lines; one
+or two rows take two blocks of W at once: two streams, and enough chains of additions.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
 
+from kernels.cpu.products.formats import PIECE, Format
 from kernels.cpu.simd import (
     BYTES,
     address,
@@ -27,156 +26,267 @@ from kernels.cpu.simd import (
     nothing,
     op,
     prefetch,
+    processor_has,
     read,
     spread,
 )
 from kernels.jit import kernel
 
-ROWS = 6  # of the largest tile
-PAIR_ROWS = 2  # of the largest one over two blocks; three would need more registers than there are
-_UNROLL = 4
+ROWS = 6  # of the largest tile over float32
+PAIR_ROWS = 2  # of the largest tile over two blocks of float32; three would need more registers than there are
+AHEAD = 2048  # bytes that memory is asked for before they are needed
+LINE = 64  # bytes that memory gives at once
+_UNROLL = 4  # lines of float32
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
+Visit = Callable[[Any, list[Any], list[Any]], list[Any]]  # a line's number, its columns in each block, sums -> sums
+Walk = Callable[[ir.IRBuilder, list[Any], list[Any], Visit], list[Any]]  # blocks' addresses, sums, visit -> sums
 
 
-def _tile(rows: int, fresh: bool = False, blocks: int = 1, every: int = 0) -> Any:
-    """Return a tile of `rows` rows; `fresh` ones start at zero, others add to `out`.
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """The addresses and strides, in bytes, of x (rows, k) and out (rows, 16 blocks)."""
+
+    x: Any
+    ldx: Any
+    out: Any
+    ldo: Any
+
+    def multiply(self, b: ir.IRBuilder, rows: int, ws: list[Any], walk: Walk, is_fresh: bool = False) -> None:
+        """Emit out = x W + out for the blocks at `ws`, or out = x W if it is fresh."""
+        xs = [b.add(self.x, b.mul(self.ldx, integer(row))) for row in range(rows)]
+        lines = [b.add(self.out, b.mul(self.ldo, integer(row))) for row in range(rows)]
+        outs = [b.add(line, integer(BYTES * block)) for line in lines for block in range(len(ws))]
+
+        def add(line: Any, columns: list[Any], sums: list[Any]) -> list[Any]:
+            sums = list(sums)
+            for row, of in enumerate(xs):
+                value = spread(b, b.load(at(b, b.add(of, b.mul(line, integer(4))), _F32), align=4))
+                for i, some in enumerate(columns, start=row * len(ws)):
+                    sums[i] = fused(b, value, some, sums[i])
+            return sums
+
+        start = [constant(0.0) if is_fresh else read(b, where) for where in outs]
+        for where, value in zip(outs, walk(b, ws, start, add), strict=True):
+            b.store(value, at(b, where, _LANES), align=4)
+
+
+def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = False, every: int = 0) -> Any:
+    """Return the tiles of these heights over float32.
 
     `every` so many lines (0: never) memory is asked for the next 64 bytes from `ask` on.
     """
 
-    @op(nothing, address, index, address, index, index, address, index, address)
-    def tile(b: ir.IRBuilder, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any, ask: Any) -> Any:
-        """Multiply x (rows, k) at stride ldx by w (blocks, k, 16) at stride ldw into out (rows, 16
-        blocks) at stride ldo; bytes."""
-        size = b.mul(k, ldw)
-        ws = [b.add(w, b.mul(size, _int(block))) for block in range(blocks)]
-        xs = [b.add(x, b.mul(ldx, _int(row))) for row in range(rows)]
-        outs = [b.add(b.add(out, b.mul(ldo, _int(row))), _int(BYTES * i)) for row in range(rows) for i in range(blocks)]
-        start = [constant(0.0) if fresh else read(b, where) for where in outs]
-        lines = _Lines(ws, ldw, ask, every)
-        first, sums = _loop(b, xs, lines, (_int(0), b.and_(k, _int(-_UNROLL)), _UNROLL), start)
-        _, sums = _loop(b, xs, lines, (first, k, 1), sums)
-        for where, value in zip(outs, sums, strict=True):
-            b.store(value, at(b, where, _LANES), align=4)
+    @op(nothing, index, address, index, address, index, index, address, index, address)
+    def tiles(
+        b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any, ask: Any
+    ) -> None:
+        """Multiply x (rows, k) by w (blocks, k, 16), whose lines are ldw bytes apart, into out (rows, 16 blocks)."""
 
-    return tile
+        def visit_line(ws: list[Any], visit: Visit, step: int, line: Any, sums: list[Any]) -> list[Any]:
+            if every and step % every == 0:
+                prefetch(b, b.add(ask, b.mul(line, integer(BYTES // every))))
+            return visit(line, [read(b, b.add(w, b.mul(line, ldw))) for w in ws], sums)
 
+        def walk(b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
+            def unrolled(i: Any, sums: list[Any]) -> list[Any]:
+                first = b.mul(i, integer(_UNROLL))
+                for step in range(_UNROLL):
+                    sums = visit_line(ws, visit, step, b.add(first, integer(step)), sums)
+                return sums
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """A reader of W: `ldw` bytes from one line of each block at `ws` to the next."""
+            whole = b.udiv(k, integer(_UNROLL))
+            done = b.mul(whole, integer(_UNROLL))
+            sums = repeat(b, whole, sums, unrolled)
+            return repeat(b, b.sub(k, done), sums, lambda i, sums: visit_line(ws, visit, 0, b.add(done, i), sums))
 
-    ws: list[Any]
-    ldw: Any
-    ask: Any
-    every: int
+        ws = [b.add(w, b.mul(b.mul(k, ldw), integer(block))) for block in range(blocks)]
+        tile = _Tile(x, ldx, out, ldo)
+        by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, walk, is_fresh))
 
-    def read(self, b: ir.IRBuilder, k: Any, step: int) -> list[Any]:
-        """Read line k of each block; `step`: its place in the unrolled loop."""
-        if self.every and step % self.every == 0:
-            prefetch(b, b.add(self.ask, b.mul(k, _int(BYTES // self.every))))
-        return [read(b, b.add(w, b.mul(k, self.ldw))) for w in self.ws]
+    return tiles
 
 
-def _int(value: int) -> ir.Constant:
+def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
+
+    @op(nothing, index, address, index, address, index, address, index)
+    def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
+        """Add x (rows, k) times w (blocks, k, 16) to out (rows, 16 blocks)."""
+        groups = b.udiv(k, integer(form.depth))
+        size = b.mul(groups, integer(form.group_bytes))
+        ws = [b.add(w, b.mul(size, integer(block))) for block in range(blocks)]
+        tile = _Tile(x, ldx, out, ldo)
+        by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, partial(_walk_groups, form, groups)))
+
+    return tiles
+
+
+def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
+    """Emit `for each line of the groups: sums = visit(line, its columns in each block, sums)`; return the last sums."""
+
+    def group(i: Any, sums: list[Any]) -> list[Any]:
+        at_group = [b.add(w, b.mul(i, integer(form.group_bytes))) for w in ws]
+        headers = [form.header(b, where) for where in at_group]
+        _ask(b, at_group, form.header_bytes)
+
+        def part(j: Any, sums: list[Any]) -> list[Any]:
+            offset = b.add(integer(form.header_bytes), b.mul(j, integer(form.part_bytes)))
+            at_part = [b.add(where, offset) for where in at_group]
+            scales = [form.part_header(b, where, header) for where, header in zip(at_part, headers, strict=True)]
+            first = b.add(b.mul(i, integer(form.depth)), b.mul(j, integer(form.lines)))
+
+            def piece(n: Any, sums: list[Any]) -> list[Any]:
+                offset = b.add(integer(form.part_header_bytes), b.mul(n, integer(PIECE * form.line_bytes)))
+                at_piece = [b.add(where, offset) for where in at_part]
+                _ask(b, at_piece, PIECE * form.line_bytes)
+                readers = [form.piece(b, where, own) for where, own in zip(at_piece, scales, strict=True)]
+                line = b.add(first, b.mul(n, integer(PIECE)))
+                for step, columns in enumerate(zip(*readers, strict=True)):
+                    sums = visit(b.add(line, integer(step)), list(columns), sums)
+                return sums
+
+            return repeat(b, integer(form.lines // PIECE), sums, piece)
+
+        return repeat(b, integer(form.parts), sums, part)
+
+    return repeat(b, groups, sums, group)
+
+
+def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
+    """Ask memory for what lies AHEAD of `size` bytes at each place."""
+    for where in places:
+        for offset in range(0, size, LINE):
+            prefetch(b, b.add(where, integer(AHEAD + offset)))
+
+
+def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+    before, head, inside, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.phi(_I64)
+    i.add_incoming(integer(0), before)
+    carried = [b.phi(_LANES) for _ in sums]
+    for phi, value in zip(carried, sums, strict=True):
+        phi.add_incoming(value, before)
+    b.cbranch(b.icmp_signed("<", i, count), inside, after)
+    b.position_at_end(inside)
+    grown = body(i, list(carried))
+    i.add_incoming(b.add(i, integer(1)), b.block)
+    for phi, value in zip(carried, grown, strict=True):
+        phi.add_incoming(value, b.block)
+    b.branch(head)
+    b.position_at_end(after)
+    return carried
+
+
+def by_height(b: ir.IRBuilder, rows: Any, heights: Iterable[int], emit: Callable[[int], None]) -> None:
+    """Emit `emit(rows)` for `rows` known when it runs, which is one of the heights."""
+    after = b.append_basic_block("after_tile")
+    choice = b.switch(rows, after)
+    for height in heights:
+        block = b.append_basic_block(f"tile_{height}")
+        choice.add_case(integer(height), block)
+        b.position_at_end(block)
+        emit(height)
+        b.branch(after)
+    b.position_at_end(after)
+
+
+def integer(value: int) -> ir.Constant:
     return ir.Constant(_I64, value)
 
 
-def _loop(b: Any, xs: Any, lines: _Lines, over: tuple[Any, Any, int], start: Any) -> tuple[Any, Any]:
-    """Emit `for k in range(*over): sums += x[:, k] w[k]`, unrolled; return (the k it ended at,
-    sums)."""
-    first, end, unroll = over
-    before, head, body, after = b.block, *(b.append_basic_block(name) for name in ("head", "body", "after"))
-    b.branch(head)
-    b.position_at_end(head)
-    k = b.phi(_I64)
-    k.add_incoming(first, before)
-    sums = [b.phi(_LANES) for _ in start]
-    for phi, value in zip(sums, start, strict=True):
-        phi.add_incoming(value, before)
-    b.cbranch(b.icmp_signed("<", k, end), body, after)
-    b.position_at_end(body)
-    grown = list(sums)
-    for step in range(unroll):
-        here = b.add(k, _int(step))
-        columns = lines.read(b, here, step)
-        for row, x in enumerate(xs):
-            value = spread(b, b.load(at(b, b.add(x, b.mul(here, _int(4))), _F32), align=4))
-            for i, some in enumerate(columns, start=row * len(columns)):
-                grown[i] = fused(b, value, some, grown[i])
-    k.add_incoming(b.add(k, _int(unroll)), body)
-    for phi, value in zip(sums, grown, strict=True):
-        phi.add_incoming(value, body)
-    b.branch(head)
-    b.position_at_end(after)
-    return k, sums
-
-
 @kernel
-def height(rows: int) -> int:
-    """Return the rows of the next tile.
+def height(rows: int, most: int) -> int:
+    """Return the rows of the next tile, of `most` at most: even parts, for one to four rows take as long as each other.
 
-    Rows are cut into even parts, since a tile of one to four takes as long as its chains do, four
-    additions.
+    Nine and eleven, which are rare, have no tile.
     """
-    tiles = (rows + ROWS - 1) // ROWS
-    return (rows + tiles - 1) // tiles
+    tiles = (rows + most - 1) // most
+    even = (rows + tiles - 1) // tiles
+    return (even + 1) // 2 if even == 9 or even == 11 else even
 
 
-def _product(name: str, *tiles: Any) -> Any:
-    """Return the product of any number of rows, made of the tiles of one to six.
-
-    `name`: its own, or numba might link another one of the same types into what it has kept on disk
-    (it tells them apart by a number that each process counts anew).
-    """
-    one, two, three, four, five, six = tiles
+def _product(name: str, is_fresh: bool = False, every: int = 0) -> Any:
+    tiles = _over_float32(range(1, ROWS + 1), is_fresh=is_fresh, every=every)
 
     def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int, ask: int = 0) -> None:
         while rows > 0:
-            n = height(rows)
-            if n == 6:
-                six(x, ldx, w, ldw, k, out, ldo, ask)
-            elif n == 4:
-                four(x, ldx, w, ldw, k, out, ldo, ask)
-            elif n == 1:
-                one(x, ldx, w, ldw, k, out, ldo, ask)
-            elif n == 2:
-                two(x, ldx, w, ldw, k, out, ldo, ask)
-            elif n == 3:
-                three(x, ldx, w, ldw, k, out, ldo, ask)
-            else:
-                five(x, ldx, w, ldw, k, out, ldo, ask)
+            n = height(rows, ROWS)
+            tiles(n, x, ldx, w, ldw, k, out, ldo, ask)
             x += n * ldx
             out += n * ldo
             rows -= n
 
-    product.__name__ = product.__qualname__ = name
-    return kernel(product)
+    return named(product, name)
 
 
-def _pair(name: str, one: Any, two: Any) -> Any:
-    """Return the product of one row or two with two blocks of W that lie one behind the other."""
+def packed_product(name: str, most: int, tiles: Any) -> Any:
+    """Return the product of any number of rows with one packed block of W, made of tiles of up to `most` rows.
 
-    def pair(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int) -> None:
-        if rows == 1:
-            one(x, ldx, w, ldw, k, out, ldo, 0)
-        else:
-            two(x, ldx, w, ldw, k, out, ldo, 0)
+    It takes rows, x, ldx, w, k, out, ldo: addresses, and strides in bytes.
+    """
 
-    pair.__name__ = pair.__qualname__ = name
-    return kernel(pair)
+    def product(rows: int, x: int, ldx: int, w: int, k: int, out: int, ldo: int) -> None:
+        while rows > 0:
+            n = height(rows, most)
+            tiles(n, x, ldx, w, k, out, ldo)
+            x += n * ldx
+            out += n * ldo
+            rows -= n
+
+    return named(product, name)
 
 
-_HEIGHTS, _PAIRS = range(1, ROWS + 1), range(1, PAIR_ROWS + 1)
+def named(function: Any, name: str) -> Any:
+    """Compile a function under a name that no other kernel has.
 
-# Addresses and strides in bytes; x (rows, k), w (k, 16), out (rows, 16).
-product = _product("product", *(_tile(rows, fresh=True) for rows in _HEIGHTS))  # out = x W
-product_more = _product("product_more", *(_tile(rows) for rows in _HEIGHTS))  # out += x W
+    numba tells functions of one name and type apart by a number that each process counts anew, and might link another
+    one.
+    """
+    function.__name__ = function.__qualname__ = name
+    return kernel(function)
+
+
+def tallest() -> int:
+    return 12 if processor_has("avx512f") else ROWS
+
+
+def product_of(form: Format) -> Any:
+    """Return the product of any number of rows with one packed block; see `packed_product`."""
+    heights = [rows for rows in (*range(1, 9), 10, 12) if rows <= tallest()]
+    return packed_product(f"product_{form.name}", tallest(), _over_packed(form, heights))
+
+
+def pair_of(form: Format) -> Any:
+    """Return the product of one row, the first argument, with two packed blocks that lie one behind the other."""
+    return _over_packed(form, (1,), blocks=2)
+
+
+def expander(form: Format) -> Any:
+    """Return the kernel that writes k lines of a packed block as float32: w, k, out (k, 16)."""
+
+    @op(nothing, address, index, address)
+    def expand(b: ir.IRBuilder, w: Any, k: Any, out: Any) -> None:
+        def write(line: Any, columns: list[Any], nothing_yet: list[Any]) -> list[Any]:
+            b.store(columns[0], at(b, b.add(out, b.mul(line, integer(BYTES))), _LANES), align=4)
+            return nothing_yet
+
+        _walk_groups(form, b.udiv(k, integer(form.depth)), b, [w], [], write)
+
+    def expanded(w: int, k: int, out: int) -> None:
+        expand(w, k, out)
+
+    return named(expanded, f"expand_{form.name}")
+
+
+# Over float32; addresses and strides in bytes: x (rows, k), w (k, 16), out (rows, 16).
+product = _product("product", is_fresh=True)  # out = x W
+product_more = _product("product_more")  # out += x W
 
 # The same over weights that come from memory: out += x W, and k lines from `ask` on are asked for, or half as many.
-stream = _product("stream", *(_tile(rows, every=1) for rows in _HEIGHTS))
-stream_half = _product("stream_half", *(_tile(rows, every=2) for rows in _HEIGHTS))
+stream = _product("stream", every=1)
+stream_half = _product("stream_half", every=2)
 
-# w (2, k, 16), out (rows, 32): two streams, which the processor follows by itself.
-stream_pair = _pair("stream_pair", *(_tile(rows, blocks=2) for rows in _PAIRS))
+# One row or two, w (2, k, 16), out (rows, 32): two streams, which the processor follows by itself.
+stream_pair = _over_float32(range(1, PAIR_ROWS + 1), blocks=2)

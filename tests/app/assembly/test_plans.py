@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from app.assembly.fuser import build_fuser, calibration, model_free_names
+from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.plans import PLANS, overrides, plan_of
 from app.assembly.verifier import lengths, overlap, routing, selection
 from app.config import PlanName, Settings
@@ -41,13 +41,12 @@ def test_settings_replace_parts_of_a_plan():
         "tree",
         True,
     )
-    assert Settings.from_env({"PACELINE_PLAN": "faser", "PACELINE_CALIBRATION": "true"}).calibration is True
     with pytest.raises(ValidationError):
         Settings(plan="eagle")
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_papers_plans_look_nothing_up_and_take_confidence_as_it_is(name):
+def test_papers_plans_look_nothing_up(name):
     settings = Settings(plan=name)
     assert model_free_names(settings, TOKENIZER) == () and not plan_of(settings).states
     segment = build_fuser(settings, TOKENIZER, MemoryStore())
@@ -58,9 +57,6 @@ def test_papers_plans_look_nothing_up_and_take_confidence_as_it_is(name):
     segment.expect([job])
     ((_, tree),) = segment.collect(0.0)
     assert tree.tokens == ()
-    for _ in range(200):
-        segment.calibration.update("over-confident", 0.9, False)
-    assert segment.calibration.value("over-confident", 0.9) == calibration(settings).value("new", 0.9) == 0.9
 
 
 @pytest.mark.parametrize(

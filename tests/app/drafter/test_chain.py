@@ -1,131 +1,105 @@
-"""Test one drafter's chains, and running ahead with it, on scripted models."""
+"""Test a lone drafter's chains, and running ahead with it, on scripted models."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.drafter.chain import DraftChain
-from app.drafter.draft_kv import DraftKV
-from app.drafter.token_fusion import TokenFusion
+from app.drafter.model import ModelDrafter
 from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
 from tests.fakes import ScriptedGuesser
 
 
-def chain_of(model: ScriptedGuesser) -> DraftChain:
-    return DraftChain(DraftKV("a", model, 100))
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.integers(0, 99), st.data())
-def test_a_chain_is_a_token_fusion_of_one(seed, data):
-    """Compare drafts and calls exactly: several sequences, failures, hits and misses of running ahead."""
-    model, fused_model = erratic(seed), erratic(seed)
-    one, fusion = chain_of(model), TokenFusion([DraftKV("a", fused_model, 100)])
-    texts = {name: list(TOKENS) * data.draw(st.sampled_from([1, 1, 3, 19])) for name in "rst"}
-    for _ in range(data.draw(st.integers(1, 6))):
-        names = data.draw(st.lists(st.sampled_from("rst"), min_size=1, unique=True))
-        model.is_full = fused_model.is_full = data.draw(st.sampled_from([False, False, False, True]))
-        contexts = [context(texts[name], data.draw(st.integers(1, 5)), name) for name in names]
-        drafts = one.draft(contexts)
-        assert drafts == fusion.draft([(each, ("a",)) for each in contexts])
-        for _ in range(data.draw(st.sampled_from([0, 1, 12]))):
-            assert one.run_ahead(names) == fusion.run_ahead(names)
-        assert (model.calls, model.rows) == (fused_model.calls, fused_model.rows)
-        assert one.paths.ahead_hits == fusion.paths.ahead_hits
-        assert one.paths.ahead_misses == fusion.paths.ahead_misses
-        for draft in drafts:
-            right = data.draw(st.integers(0, len(chain(draft))))
-            texts[draft.request_id] += [*chain(draft)[:right], data.draw(st.integers(0, 4))]
+def drafter_of(model: ScriptedGuesser) -> ModelDrafter:
+    return ModelDrafter("a", model, 100)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 99), st.data())
 def test_a_history_changes_no_draft(seed, data):
     """Draft as a fresh chain does, whatever was right, wrong or run ahead on before."""
-    one, tokens = chain_of(erratic(seed)), list(TOKENS)
+    one, tokens = drafter_of(erratic(seed)), list(TOKENS)
     for _ in range(data.draw(st.integers(1, 6))):
         now = context(tokens, data.draw(st.integers(1, 4)))
         drafts = one.draft([now])
-        assert drafts == chain_of(erratic(seed)).draft([now])
+        assert drafts == drafter_of(erratic(seed)).draft([now])
         for _ in range(data.draw(st.sampled_from([0, 0, 1, 12]))):
-            one.run_ahead(["r"])
+            one.chain.run_ahead(["r"])
         right = data.draw(st.integers(0, len(chain(drafts[0]))))
         tokens = [*tokens, *chain(drafts[0])[:right], data.draw(st.integers(0, 4))]
 
 
 def test_a_hit_answers_without_calling_the_model():
     model = steady(1)
-    one = chain_of(model)
+    one = drafter_of(model)
     one.draft([context([8], depth=3)])
-    while one.run_ahead(["r"]):
+    while one.chain.run_ahead(["r"]):
         pass
     model.calls.clear()
     (draft,) = one.draft([context([8, 9, 10, 11, 12], depth=3)])  # 9, 10, 11 were right, and 12 the target's
-    assert draft == chain_of(steady(1)).draft([context([8, 9, 10, 11, 12], depth=3)])[0]
-    assert model.calls == [] and one.paths.guessed == 0
-    assert (one.paths.ahead_hits, one.paths.ahead_misses) == (1, 0)
+    assert draft == drafter_of(steady(1)).draft([context([8, 9, 10, 11, 12], depth=3)])[0]
+    assert model.calls == [] and one.chain.guessed == 0
+    assert (one.chain.ahead_hits, one.chain.ahead_misses) == (1, 0)
 
 
 def test_only_the_missing_depth_is_computed():
     model = steady(1)
-    one = chain_of(model)
+    one = drafter_of(model)
     one.draft([context([8], depth=3)])
-    one.run_ahead(["r"])
-    one.run_ahead(["r"])
+    one.chain.run_ahead(["r"])
+    one.chain.run_ahead(["r"])
     model.rows = 0
     (draft,) = one.draft([context([8, 9, 10, 11, 12], depth=3)])
     assert draft.tokens == (13, 14, 15)
-    assert one.paths.guessed == 2, "what its time is that of"
+    assert one.chain.guessed == 2, "what its time is that of"
     assert model.rows == 2, "13 was there; it and 14 are read to guess 14 and 15"
 
 
 def test_a_miss_rolls_back():
     model = steady(1)
-    one = chain_of(model)
+    one = drafter_of(model)
     one.draft([context([8], depth=3)])
-    while one.run_ahead(["r"]):
+    while one.chain.run_ahead(["r"]):
         pass
     model.rows = 0
     (draft,) = one.draft([context([8, 9, 10, 20], depth=3)])
     assert draft.tokens == (21, 22, 23)
     assert model.rows == 1 + 2, "8, 9, 10 stay in the cache, 20 is read, and what was ahead is gone"
-    assert (one.paths.ahead_hits, one.paths.ahead_misses) == (0, 1)
+    assert (one.chain.ahead_hits, one.chain.ahead_misses) == (0, 1)
 
 
 def test_running_ahead_takes_small_steps_and_ends():
     model = steady(1)
-    one = chain_of(model)
+    one = drafter_of(model)
     one.draft([context([8], depth=3)])
     model.calls.clear()
     steps = 0
-    while one.run_ahead(["r"]):
+    while one.chain.run_ahead(["r"]):
         steps += 1
         assert len(model.calls) == steps
     assert model.calls == [1] * steps
     assert steps == 3 + 1, "the target's own token, and as many as may be asked for next"
-    assert not one.run_ahead(["unknown"])
+    assert not one.chain.run_ahead(["unknown"])
 
 
 def test_no_run_ahead_on_an_unlikely_path():
     model = steady(1, 0.1)
-    one = chain_of(model)
+    one = drafter_of(model)
     one.draft([context([8], depth=9)])
-    assert not one.run_ahead(["r"])
+    assert not one.chain.run_ahead(["r"])
 
 
 @pytest.mark.parametrize("reason", ["memory", "unread"])
 def test_running_ahead_takes_no_other_sequences_cache(reason):
     """Without room it takes no other's pages, and reads no long prefix again that was dropped."""
     model = steady(1)
-    kv = DraftKV("a", model, 100)
-    one = DraftChain(kv)
+    one = drafter_of(model)
     one.draft([context(TOKENS * 8, depth=3), context(TOKENS * 8, depth=3, request_id="s")])
     model.calls.clear()
     if reason == "memory":
         model.is_full = True
     else:
-        kv.remove("r")
-    assert not one.run_ahead(["r"])
+        one.draft_kv.remove("r")
+    assert not one.chain.run_ahead(["r"])
     assert model.calls == [] or reason == "memory"
     model.is_full = False
     model.rows = 0

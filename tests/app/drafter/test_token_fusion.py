@@ -3,7 +3,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.calibration import Calibration
 from app.drafter.draft_kv import DraftKV
 from app.drafter.token_fusion import TokenFusion
 from app.messages import LEAST_SURVIVAL, Draft, DraftJob
@@ -14,8 +13,8 @@ from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
 from tests.fakes import VOCAB, ScriptedGuesser
 
 
-def fusion(calibration: Calibration | None = None, **models: ScriptedGuesser) -> TokenFusion:
-    return TokenFusion([DraftKV(name, model, 100) for name, model in models.items()], calibration)
+def fusion(**models: ScriptedGuesser) -> TokenFusion:
+    return TokenFusion([DraftKV(name, model, 100) for name, model in models.items()])
 
 
 def fused(drafts: list[Draft], context: Context) -> Tree:
@@ -32,7 +31,7 @@ def fused(drafts: list[Draft], context: Context) -> Tree:
         sampling=context.sampling,
         due_s=0.0,
     )
-    return fuse([(job, drafts)], VOCAB, Calibration())[0]
+    return fuse([(job, drafts)], VOCAB)[0]
 
 
 def test_all_go_on_from_the_most_confident_token():
@@ -73,26 +72,6 @@ def test_a_second_best_that_wins_counts_as_an_opinion():
     assert dict(zip(drafts[1].tokens, drafts[1].confidences, strict=True)) == {9: 0.2, 10: 0.5}
 
 
-def test_the_winner_is_the_most_confident_after_calibration():
-    calibration = Calibration()
-    for _ in range(200):
-        calibration.update("boaster", 0.95, accepted=False)
-        calibration.update("modest", 0.6, accepted=True)
-    models = {"boaster": steady(1, 0.95), "modest": steady(2, 0.6)}
-    drafts = fusion(calibration, **models).draft([(context([8], depth=2), ("boaster", "modest"))])
-    assert path(fused(drafts[1:], context([8], depth=2))) == [10, 12]
-
-
-def test_committed_tokens_calibrate_a_boaster():
-    one = fusion(boaster=steady(1, 0.95), modest=steady(2, 0.6))
-    tokens = [8]
-    for _ in range(60):
-        one.draft([(context(tokens, depth=1), ("boaster", "modest"))])
-        tokens = [*tokens, (tokens[-1] + 2) % VOCAB]
-    (boaster, modest) = one.draft([(context(tokens, depth=2), ("boaster", "modest"))])
-    assert boaster.borrowed and not modest.borrowed, "what the boaster says hangs beside what the modest one does"
-
-
 def test_only_drafters_that_are_asked_take_part():
     a, b = steady(1), steady(2)
     one = fusion(a=a, b=b)
@@ -124,14 +103,6 @@ def test_a_path_ends_when_it_became_unlikely():
     assert max(len(way) for draft in drafts for way in ways(draft.tokens, draft.parents)) == steps
 
 
-def test_borrowed_nodes_are_not_calibrated():
-    drafts = fusion(a=steady(1, 0.8), b=steady(2, 0.3)).draft([(context([8], depth=3), ("a", "b"))])
-    calibration = Calibration()
-    calibration.update_from_drafts(drafts, [9, 10, 11])
-    report = calibration.report()
-    assert (report["a"].acceptance, report["b"].acceptance) == (1.0, 0.0)
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(1, 3), st.integers(0, 99), st.data())
 def test_a_history_changes_no_draft(count, seed, data):
@@ -140,13 +111,12 @@ def test_a_history_changes_no_draft(count, seed, data):
     def models() -> dict[str, ScriptedGuesser]:
         return {f"m{i}": erratic(seed + i) for i in range(count)}
 
-    calibration = Calibration()  # what one has learnt, the fresh ones know too
-    one, tokens = fusion(calibration, **models()), list(TOKENS)
+    one, tokens = fusion(**models()), list(TOKENS)
     for _ in range(data.draw(st.integers(1, 6))):
         names = data.draw(st.sets(st.sampled_from(sorted(models())), min_size=1))
         asked = context(tokens, data.draw(st.integers(1, 4)))
         drafts = one.draft([(asked, names)])
-        assert drafts == fusion(calibration, **models()).draft([(asked, names)])
+        assert drafts == fusion(**models()).draft([(asked, names)])
         for _ in range(data.draw(st.sampled_from([0, 0, 1, 12]))):
             one.run_ahead(["r"])
         right = data.draw(st.sampled_from([[], chain(drafts[0])[:1], chain(drafts[0])]))
@@ -161,7 +131,7 @@ def test_shared_paths_are_run_ahead_on_together():
         pass
     a.calls.clear(), b.calls.clear()
     drafts = one.draft([(context([8, 9, 10, 11], depth=2), ("a", "b"))])
-    assert a.calls == b.calls == [] and one.paths.ahead_hits == 1
+    assert a.calls == b.calls == [] and one.ahead_hits == 1
     assert path(fused(drafts, context([8, 9, 10, 11], depth=2))) == [12, 13]
 
 

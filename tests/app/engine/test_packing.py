@@ -10,6 +10,7 @@ from app.engine.cpu.runner import ModelRunner
 from app.engine.kv.pages import KVCache
 from app.engine.packing import forks, plan
 from app.state import BatchEntry, Tree
+from kernels.attention.paged_attention import Tile
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
 
@@ -69,28 +70,25 @@ class Spelled:
 
     def seen(self, row: int, window: int | None = None) -> list[tuple[int, int]]:
         """Return (token, position) of every slot that a row sees, in the order of its pages."""
-        for group in self.layout.groups(window):
-            rows = list(range(len(self.plan.ids))) if group.rows is None else group.rows.tolist()
+        for tile in self.layout.tiles(window):
+            rows = numbers(tile.rows)
             if row in rows:
-                place = int(group.places[rows.index(row)])
-                tile, line = place // group.height, place % group.height
-                return self._slots(group, tile, line)
+                return self._slots(tile, rows.index(row))
         raise AssertionError(f"row {row} is in no tile")
 
-    def _slots(self, group, tile: int, line: int) -> list[tuple[int, int]]:
+    def _slots(self, tile: Tile, line: int) -> list[tuple[int, int]]:
         found = []
         fold = 2
-        for column in group.columns:
-            for pair in column.tolist():
-                if int(group.pair_tile[pair]) == tile:
-                    pages = group.pair_page
-                    page = pages.start + pair if isinstance(pages, slice) else int(pages[pair])
-                    mask = group.mask[pair, line * fold]
-                    assert torch.equal(mask, group.mask[pair, line * fold + 1])
-                    for offset in torch.nonzero(mask == 0).squeeze(-1).tolist():
-                        token, position = self.kv.keys[0, page, 0, :, offset].tolist()
-                        found.append((int(token), int(position)))
+        for page, mask in zip(numbers(tile.pages), tile.mask, strict=True):
+            assert torch.equal(mask[line * fold], mask[line * fold + 1])
+            for offset in torch.nonzero(mask[line * fold] == 0).squeeze(-1).tolist():
+                token, position = self.kv.keys[0, page, 0, :, offset].tolist()
+                found.append((int(token), int(position)))
         return found
+
+
+def numbers(places: torch.Tensor | slice) -> list[int]:
+    return [*range(places.start, places.stop)] if isinstance(places, slice) else places.tolist()
 
 
 @st.composite

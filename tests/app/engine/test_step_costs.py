@@ -85,13 +85,13 @@ def test_steps_that_read_prompts_do_not_make_rows_look_cheap() -> None:
 
 
 def test_stored_costs_without_contexts_price_them_at_nothing() -> None:
-    old = StepCosts.loads('{"points": [[1, 0.03], [64, 0.033]], "ratio": 1.0, "fork_s": 0.0}')
+    old = StepCosts.loads('{"points": [[1, 0.03], [64, 0.033]], "ratio": 1.0}')
     assert old.reading.seconds(100_000, 8) == 0.0
-    new = StepCosts(MEASURED, fork_s=0.002, reading=Reading(4e-6, 2e-6), reading_ratio=1.5)
+    new = StepCosts(MEASURED, reading=Reading(4e-6, 2e-6), reading_ratio=1.5)
     assert StepCosts.loads(new.dumps()).reading == new.reading == Reading(6e-6, 3e-6)
     slower = StepCosts.loads(new.dumps(), slowdown=2.0)
     assert slower.reading == Reading(1.2e-5, 6e-6)
-    assert (slower.seconds(8), slower.fork_s) == (2 * new.seconds(8), 2 * new.fork_s)
+    assert slower.seconds(8) == 2 * new.seconds(8)
 
 
 def test_the_costs_of_contexts_and_rows_are_corrected_apart() -> None:

@@ -1,7 +1,4 @@
-import pytest
-from msgspec.structs import replace
-
-from app.fuser.fuser import TEACHING, Fuser
+from app.fuser.fuser import Fuser
 from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
@@ -60,45 +57,8 @@ def test_a_draft_for_another_request_is_dropped():
     assert tree.tokens == ()
 
 
-def test_a_drafter_that_was_wrong_is_believed_less():
-    fuser = Fuser([], fakes.VOCAB, lambda _: None)
-    drafter = guessing("a", 7, confidences=(0.9,))
-    survivals = []
-    for length in range(1, 30):
-        fuser.expect([draft_job("r", [1] * length)])
-        fuser.receive(drafts(drafter, [1] * length))
-        ((_, tree),) = fuser.collect(0.0)
-        survivals.append(tree.survival[0])
-    assert survivals[0] == pytest.approx(0.9)
-    assert survivals[-1] < 0.4
-
-
 def test_an_ended_sequence_gets_no_tree():
     fuser = Fuser([], fakes.VOCAB, lambda _: None)
     fuser.expect([draft_job("r", [1, 1])])
     fuser.expect([draft_job("r", [1, 1, 1], is_last=True)])
     assert fuser.collect(99.0) == []
-
-
-def test_of_many_sequences_some_teach_the_calibration_in_turn():
-    fuser = Fuser([], fakes.VOCAB, lambda _: None)
-    drafter = guessing("a", 7, confidences=(0.9,))
-    ids, seen = [f"r{i}" for i in range(3 * TEACHING)], [0]
-    for length in range(1, 8):
-        fuser.expect([draft_job(request_id, [1] * length) for request_id in ids])
-        fuser.receive(replace(draft, request_id=one) for one in ids for draft in drafts(drafter, [1] * length))
-        fuser.collect(0.0)
-        seen.append(fuser.calibration.report()["a"].observations if length > 1 else 0)
-    assert {after - before for before, after in zip(seen[1:], seen[2:], strict=False)} == {TEACHING}
-
-
-def test_each_of_many_sequences_has_its_turn_to_teach():
-    fuser = Fuser([], fakes.VOCAB, lambda _: None)
-    names = [f"d{i}" for i in range(3 * TEACHING)]
-    for length in range(1, 5):
-        fuser.expect([draft_job(f"r{name}", [1] * length, (name,)) for name in names])
-        for name in names:
-            (draft,) = drafts(guessing(name, 7, confidences=(0.9,)), [1] * length)
-            fuser.receive([replace(draft, request_id=f"r{name}")])
-        fuser.collect(0.0)
-    assert {name: one.observations for name, one in fuser.calibration.report().items()} == dict.fromkeys(names, 1)

@@ -105,13 +105,11 @@ def test_a_new_round_takes_the_place_of_an_open_one():
     assert [closed.job.base for closed in rounds.close_ready(0.0, never)] == [7]
 
 
-def test_the_last_round_is_given_once():
+def test_a_removed_round_never_closes():
     rounds = opened(job(drafters=()), job(request_id="other"))
-    (closed,) = rounds.close_ready(0.0, never)
-    assert rounds.last("r") is closed
-    assert rounds.last("r") is None
-    assert rounds.last("other") is None, "it is still open"
-    assert rounds.wait_s(0.0) is None, "and now given up"
+    rounds.remove("other")
+    assert [closed.job.request_id for closed in rounds.close_ready(99.0, never)] == ["r"]
+    assert rounds.wait_s(0.0) is None
 
 
 def test_early_drafts_take_bounded_memory():

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.calibration import Calibration
 from app.drafter.draft_kv import DraftKV
 from app.drafter.shared_paths import SharedPaths
 from app.drafter.token_fusion import TokenFusion
@@ -41,9 +40,9 @@ def guess_of(drafter: str, token: int, confidence: float = 0.5, step: int = 0, b
 class Cluster:
     """A drafter on each node, and the fuser's side of their shared paths, with mail between them."""
 
-    def __init__(self, models: dict[str, ScriptedGuesser], calibration: Calibration | None = None) -> None:
+    def __init__(self, models: dict[str, ScriptedGuesser]) -> None:
         self.nodes = {f"draft:{name}": SharedPaths([DraftKV(name, model, 100)]) for name, model in models.items()}
-        self.sharing = TokenSharing(VOCAB, calibration or Calibration())
+        self.sharing = TokenSharing(VOCAB)
         self.now_s = 0.0
 
     def start(self, job: DraftJob, tokens: list[int]) -> None:
@@ -68,15 +67,13 @@ class Cluster:
 def test_nodes_draft_as_one_process_would(count, seed, data):
     """Round after round, with right, half right and wrong paths behind, and drafters that are not asked each time."""
     names = [f"m{i}" for i in range(count)]
-    calibration = Calibration()
-    calibration.update("m0", 0.9, accepted=False)
-    cluster = Cluster({name: erratic(seed + i) for i, name in enumerate(names)}, calibration)
+    cluster = Cluster({name: erratic(seed + i) for i, name in enumerate(names)})
     tokens = list(TOKENS)
     for _ in range(data.draw(st.integers(1, 5))):
         asked = tuple(sorted(data.draw(st.sets(st.sampled_from(names), min_size=2))))
         depth = data.draw(st.integers(1, 5))
         fresh = {name: DraftKV(name, erratic(seed + i), 100) for i, name in enumerate(names)}
-        alone = TokenFusion(fresh.values(), calibration)
+        alone = TokenFusion(fresh.values())
         expected = alone.draft([(context(tokens, depth), asked)])
         assert cluster.draft(job_for(tokens, asked, depth), tokens, Random(data.draw(st.integers()))) == expected
         right = data.draw(st.sampled_from([[], chain(expected[0])[:1], chain(expected[0])]))
@@ -90,7 +87,7 @@ def test_a_node_reads_each_shared_token_once():
 
 
 def test_a_late_drafter_is_left_behind_and_comes_back():
-    one = TokenSharing(VOCAB, Calibration())
+    one = TokenSharing(VOCAB)
     one.open(job_for([1, 1], ("a", "b")), ("a", "b"), 0.0)
     one.receive([guess_of("a", 3)], 0.5)
     assert one.advance(0.6) == [] and one.wait_s(0.6) == pytest.approx(0.4), "as long again as the first one took"
@@ -152,14 +149,14 @@ def test_no_round_waits_for_a_draft_of_those_that_share():
 
 
 def test_guesses_that_overtake_their_job_count():
-    one = TokenSharing(VOCAB, Calibration())
+    one = TokenSharing(VOCAB)
     one.receive([guess_of("a", 3), guess_of("b", 4)], 0.0)
     one.open(job_for([1, 1], ("a", "b")), ("a", "b"), 0.1)
     assert len(one.advance(0.1)) == 2
 
 
 def test_guesses_of_unknown_rounds_take_little_memory():
-    one = TokenSharing(VOCAB, Calibration())
+    one = TokenSharing(VOCAB)
     one.receive([guess_of("a", 3, base=base) for base in range(1, MAX_EARLY + 5)], 0.0)
     one.receive([guess_of(f"a{i}", 3, base=MAX_EARLY) for i in range(MAX_EARLY_EACH + 5)], 0.0)
     assert len(one._early) == MAX_EARLY and len(one._early["r", MAX_EARLY]) == MAX_EARLY_EACH
@@ -181,7 +178,7 @@ LIES: list[Callable[[TokenGuess], TokenGuess]] = [
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lying_node_leaves_the_others_drafting(lie):
-    one = TokenSharing(VOCAB, Calibration())
+    one = TokenSharing(VOCAB)
     one.open(job_for([1, 1], ("a", "b"), depth=1), ("a", "b"), 0.0)
     one.receive([lie(guess_of("b", 4, 0.9)), guess_of("a", 3)], 0.0)
     one.advance(LEAST_WAIT_S)

@@ -232,14 +232,6 @@ def test_too_deep_branches_leave_and_the_others_keep_their_parents() -> None:
     assert kept.parents == [0, 1, 0, 3]
 
 
-@pytest.mark.parametrize(("fork_s", "kept"), [(0.0, [1, 2, 3, 4]), (0.5, [1, 2, 3]), (2.0, [1, 2])])
-def test_side_branches_go_that_are_not_worth_their_fork(fork_s: float, kept: list[int]) -> None:
-    """A step of 10 s whatever its rows gives 0.3 tokens a second; rows alone would keep every node."""
-    tree = Tree([1, 2, 3, 4], [0, 1, 0, 0], [0.9, 0.8, 0.3, 0.05], [("a",)] * 4)
-    costs = StepCosts({1: 10.0, 4096: 10.0}, fork_s=fork_s)
-    assert compose([sequence("a", 3, 2, tree=tree)], Policy(), NOW, costs)[0].tree.tokens == kept
-
-
 def test_suspects_run_alone_in_turn_with_the_others() -> None:
     sequences = [sequence(name, 3, 2, last_token_s=float(i)) for i, name in enumerate("abc")]
     turns = []

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.calibration import Calibration
 from app.messages import TARGET, Draft, DraftJob
 from app.request import Sampling
 from app.stages.fuse import MAX_NODES, fuse
@@ -42,7 +41,7 @@ def draft(name: str, tokens: Any, parents: Any = None, confidences: Any = None, 
 
 
 def fused(*drafts: Draft, max_nodes: int = MAX_NODES) -> Tree:
-    return fuse([(JOB, drafts)], VOCAB, Calibration(), max_nodes)[0]
+    return fuse([(JOB, drafts)], VOCAB, max_nodes)[0]
 
 
 def check_contract(tree: Tree, max_nodes: int = MAX_NODES) -> None:
@@ -162,7 +161,7 @@ def test_a_draft_for_something_else_is_dropped(rest: dict[str, Any]) -> None:
 
 @given(st.lists(weird_drafts | st.lists(sound_draft("a") | sound_draft("b"), max_size=3), min_size=1, max_size=4))
 def test_a_tree_is_the_same_whatever_else_is_in_its_batch(rounds: list[list[Draft]]) -> None:
-    together = fuse([(JOB, drafts) for drafts in rounds], VOCAB, Calibration())
+    together = fuse([(JOB, drafts) for drafts in rounds], VOCAB)
     for drafts, tree in zip(rounds, together, strict=True):
         alone = fused(*drafts)
         assert replace(tree, confidence={}) == replace(alone, confidence={})
@@ -195,16 +194,6 @@ def test_a_repeated_draft_counts_once() -> None:
     once = fused(draft("a", [1, 2]))
     assert fused(draft("a", [1, 2]), draft("a", [1, 2])) == once
     assert fused(draft("a", [1, 1], parents=(0, 0))).survival == pytest.approx([0.5])
-
-
-def test_a_liar_is_found_out() -> None:
-    calibration = Calibration()
-    for _ in range(100):
-        calibration.update_from_drafts([draft("liar", [1], confidences=(1.0,)), draft("honest", [2])], [2])
-    drafts = [draft("liar", [1], confidences=(1.0,)), draft("honest", [2])]
-    (tree,) = fuse([(JOB, drafts)], VOCAB, calibration, 8)
-    assert tree.tokens == [2, 1]
-    assert tree.survival[1] < 0.05
 
 
 def test_fusing_takes_few_steps() -> None:

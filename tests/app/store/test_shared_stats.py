@@ -1,7 +1,6 @@
 """Shared statistics against a real server: merged, never overwritten, never counted twice."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -10,23 +9,22 @@ import textwrap
 import pytest
 import redis
 
-from app.calibration import GROUP, Calibration
 from app.config import ROOT
+from app.counters import Counters, field
 from app.errors import StoreUnavailable
+from app.metrics import ASKED, GROUP
 from app.store.shared_stats import SharedStatsStore, StatsExchange
 
-CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
+SERIES = field(ASKED, ("a",))
 
 
-def observed(calibration: Calibration, count: int, truth: float, seed: int = 0) -> None:
-    rng = random.Random(seed)
+def counted(counters: Counters, count: int) -> None:
     for _ in range(count):
-        confidence = rng.random()
-        calibration.update("a", confidence, rng.random() < truth * confidence)
+        counters.count(ASKED, "a")
 
 
-def write(calibration: Calibration, store: SharedStatsStore) -> StatsExchange:
-    exchange = StatsExchange(calibration, store)
+def write(counters: Counters, store: SharedStatsStore) -> StatsExchange:
+    exchange = StatsExchange(counters, store)
     exchange.beat()
     return exchange
 
@@ -36,42 +34,17 @@ def store(redis_client: redis.Redis) -> SharedStatsStore:
     return SharedStatsStore(redis_client, "test")
 
 
-def test_a_new_process_goes_on_from_an_old_ones_sums(store: SharedStatsStore) -> None:
-    old, new = Calibration(), Calibration()
-    observed(old, 2000, truth=0.5)
-    write(old, store)
-    write(new, store)
-    assert [new.value("a", c) for c in CONFIDENCES] == pytest.approx([old.value("a", c) for c in CONFIDENCES])
-    assert new.report() == old.report()
-    assert new.report()["a"].observations == 2000
+def test_two_writers_add_up(store: SharedStatsStore) -> None:
+    for count in (700, 900):
+        counters = Counters()
+        counted(counters, count)
+        write(counters, store)
+    assert store.load(GROUP) == {SERIES: [1600.0]}
 
 
-def test_two_writers_make_the_map_that_one_would_have_made(store: SharedStatsStore) -> None:
-    one, two, both = Calibration(), Calibration(), Calibration()
-    for calibration in (one, two):
-        write(calibration, store)
-    observed(one, 700, 0.9, seed=1)
-    observed(two, 900, 0.2, seed=2)
-    observed(both, 700, 0.9, seed=1)
-    observed(both, 900, 0.2, seed=2)
-    write(one, store)
-    write(two, store)
-    new = Calibration()
-    write(new, store)
-    assert [new.value("a", c) for c in CONFIDENCES] == pytest.approx([both.value("a", c) for c in CONFIDENCES])
-    found, wanted = new.report()["a"], both.report()["a"]
-    assert (found.observations, found.raw_error) == (1600, pytest.approx(wanted.raw_error))
-
-
-def test_updates_between_a_write_and_its_reply_are_kept(store: SharedStatsStore) -> None:
-    calibration = Calibration()
-    observed(calibration, 100, 0.5)
-    changes = calibration.changes(GROUP)
-    observed(calibration, 50, 0.5, seed=9)
-    before = [calibration.value("a", c) for c in CONFIDENCES]
-    calibration.absorb(GROUP, store.merge(GROUP, "w", 1, changes))
-    assert [calibration.value("a", c) for c in CONFIDENCES] == pytest.approx(before)
-    assert calibration.report()["a"].observations == 150
+def test_a_batch_decays_what_was_there_and_adds_its_own(store: SharedStatsStore) -> None:
+    assert store.merge("g", "one", 1, {"a": ([1.0, 1.0], [8.0, 4.0])}) == {"a": [8.0, 4.0]}
+    assert store.merge("g", "two", 1, {"a": ([0.5, 0.25], [1.0, 2.0])}) == {"a": [5.0, 3.0]}
 
 
 class LosesReplies(SharedStatsStore):
@@ -88,38 +61,36 @@ class LosesReplies(SharedStatsStore):
 
 def test_a_batch_whose_reply_was_lost_counts_once(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.store.shared_stats.WRITE_EVERY_S", 0.0)
-    store, calibration = LosesReplies(redis_client, "test"), Calibration()
-    exchange = StatsExchange(calibration, store)
-    observed(calibration, 300, 0.5)
+    store, counters = LosesReplies(redis_client, "test"), Counters()
+    exchange = StatsExchange(counters, store)
+    counted(counters, 300)
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             exchange.beat()
-        observed(calibration, 10, 0.5)
+        counted(counters, 10)
     store.broken = False
     for _ in range(2):
         exchange.beat()
-    other = Calibration()
-    write(other, store)
-    assert other.report()["a"].observations == calibration.report()["a"].observations == 330
+    assert store.load(GROUP) == {SERIES: [330.0]}
 
 
 def test_nothing_is_written_when_nothing_was_learnt(redis_client: redis.Redis, store: SharedStatsStore) -> None:
-    write(Calibration(), store)
+    write(Counters(), store)
     assert redis_client.keys("*") == []
 
 
 def test_an_exchange_writes_once_in_a_while_only(store: SharedStatsStore) -> None:
-    calibration = Calibration()
-    exchange = write(calibration, store)
-    observed(calibration, 10, 0.5)
+    counters = Counters()
+    exchange = write(counters, store)
+    counted(counters, 10)
     exchange.beat()
     assert store.load(GROUP) == {}, "it has only just been here"
 
 
 def test_every_key_dies(redis_client: redis.Redis, store: SharedStatsStore) -> None:
-    calibration = Calibration()
-    observed(calibration, 10, 0.5)
-    write(calibration, store)
+    counters = Counters()
+    counted(counters, 10)
+    write(counters, store)
     keys = redis_client.keys("*")
     assert len(keys) == 2
     assert all(redis_client.pttl(key) > 0 for key in keys)
@@ -133,60 +104,44 @@ def test_a_group_has_room_for_so_many_fields_only(redis_client: redis.Redis) -> 
     assert "7" in store.load("g")
 
 
-def test_fields_of_another_version_are_passed_over(redis_client: redis.Redis, store: SharedStatsStore) -> None:
-    for field, text in {"a": "[1, 2]", "b": "no numbers", "c": "7", "d": "[1e999]"}.items():
-        redis_client.hset(f"test:sums:{GROUP}", field, text)
-    calibration = Calibration()
-    write(calibration, store)
-    assert calibration.report() == {}
-    observed(calibration, 10, 0.5)
-    write(calibration, store)
-    assert len(store.load(GROUP)["a"]) > 2, "and replaced"
+def test_fields_that_cannot_be_read_are_left_out(redis_client: redis.Redis, store: SharedStatsStore) -> None:
+    for name, text in {"a": "[1, 2]", "b": "no numbers", "c": "7", "d": "[1e999]"}.items():
+        redis_client.hset(f"test:sums:{GROUP}", name, text)
+    assert store.load(GROUP) == {"a": [1.0, 2.0]}
 
 
 WRITER = """
-    import random, sys, time
-    from app.calibration import Calibration
+    import sys
+    from app.counters import Counters
+    from app.metrics import ASKED
     from app.store.connect import connect
     from app.store.shared_stats import SharedStatsStore, StatsExchange
-    calibration = Calibration()
-    exchange = StatsExchange(calibration, SharedStatsStore(connect(sys.argv[1]), "test"))
-    rng = random.Random(int(sys.argv[2]))
+    counters, written = Counters(), 0
+    exchange = StatsExchange(counters, SharedStatsStore(connect(sys.argv[1]), "test"))
     while True:
-        for _ in range(100):
-            confidence = rng.random()
-            calibration.update("a", confidence, rng.random() < confidence / 2)
+        counters.count(ASKED, "a", by=100.0)
         exchange._beaten_s = 0.0
         exchange.beat()
-        print(calibration.report()["a"].observations, flush=True)
+        written += 100
+        print(written, flush=True)
 """
 
 
-def test_a_killed_writer_loses_its_unwritten_updates_only(
-    redis_url: str, redis_client: redis.Redis, store: SharedStatsStore
-) -> None:
+def test_a_killed_writer_loses_its_unwritten_updates_only(redis_url: str, store: SharedStatsStore) -> None:
     program = [sys.executable, "-c", textwrap.dedent(WRITER), redis_url]
-    writers = [subprocess.Popen([*program, str(seed)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for seed in (1, 2)]
+    writers = [subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    written = []
     try:
         for writer in writers:
-            for _ in range(5):
-                assert writer.stdout.readline()
-        os.kill(writers[0].pid, signal.SIGKILL)
-        writers[0].wait(10)
-        at_kill = store.load(GROUP)["a"][-1]
-        for _ in range(5):
-            writers[1].stdout.readline()
-        os.kill(writers[1].pid, signal.SIGKILL)
-        writers[1].wait(10)
+            written.append([int(writer.stdout.readline()) for _ in range(5)][-1])
+        for writer in writers:
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.wait(10)
     finally:
         for writer in writers:
             writer.kill()
             writer.stdout.close()
             writer.wait(10)
-    survivor = Calibration()
-    write(survivor, store)
-    found = survivor.report()["a"]
-    assert found.observations >= at_kill >= 1000, "both writers' batches are in"
-    assert found.observations % 100 == 0, "whole batches, each once"
-    for confidence in CONFIDENCES:
-        assert survivor.value("a", confidence) == pytest.approx(confidence / 2, abs=0.12)
+    (found,) = store.load(GROUP)[SERIES]
+    assert found >= sum(written) == 1000, "both writers' batches are in"
+    assert found % 100 == 0, "whole batches, each once"

@@ -12,7 +12,7 @@ from app.engine.cpu.attention_tiles import Layout
 from app.engine.kv.pages import KVCache, PagePool
 from app.engine.packing import plan
 from app.state import BatchEntry, CachedSequence
-from kernels.attention.paged_attention import paged_attention_reference
+from kernels.attention.paged_attention import paged_attention
 from tests import fakes
 
 HEADS = [(4, 2, 8), (3, 3, 5), (8, 1, 16), (9, 3, 64), (1, 1, 4), (16, 2, 24)]  # (H, HK, D)
@@ -60,9 +60,7 @@ class Case:
             for values in (self.q, self.k, self.v)
         )
         batch.store(0, k, v)
-        out = paged_attention_reference(
-            q, self.kv.keys[0], self.kv.values[0], batch.groups(window), self.head_dim**-0.5, **how
-        )
+        out = paged_attention(q, self.kv.keys[0], self.kv.values[0], batch.tiles(window), self.head_dim**-0.5, **how)
         return list(out.split([len(work.tokens) for work in works]))
 
     def plain(self, i: int, window: int | None = None, softcap: float | None = None) -> torch.Tensor:

@@ -1,21 +1,27 @@
 """Test the compiled look-ups in requests' own texts against plain ones."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.host.own_matches import (
-    FOLLOWED,
-    LONGEST,
-    PRIOR_WEIGHT,
-    WINDOW,
-    Copies,
-    MatchedTexts,
-    copy_matches,
-    match_reference,
-)
+from kernels.host.own_matches import FOLLOWED, LONGEST, PRIOR_WEIGHT, SIZES, WINDOW, Copies, MatchedTexts, copy_matches
 
 TEXT = st.lists(st.integers(0, 2), max_size=60)
+
+
+def match_reference(tokens: Sequence[int]) -> tuple[int, int]:
+    """Return where the match of a text goes on, and its length; the specification."""
+    end = len(tokens)
+    for size in SIZES:
+        for place in range(end - 1, size - 1, -1):
+            length = 0
+            while length < min(place, LONGEST) and tokens[place - 1 - length] == tokens[end - 1 - length]:
+                length += 1
+            if length >= size:
+                return place, length
+    return 0, 0
 
 
 class Plain:

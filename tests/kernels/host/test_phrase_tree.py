@@ -1,5 +1,7 @@
 """Test the compiled tree of phrases against its reference, node by node."""
 
+from collections.abc import Sequence
+from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -7,11 +9,89 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.host.phrase_tables import PhraseTables, phrase_tables
-from kernels.host.phrase_tree import MAX_NODES, OwnTexts, phrase_tree_reference, phrase_trees, room
+from kernels.host.next_tokens import HERE, LITTLE, MAX_CHILDREN, MAX_PLACES, OWN
+from kernels.host.phrase_tables import (
+    DOUBT,
+    KEPT_SHIFT,
+    LONGEST,
+    MOST_SEEN,
+    MULTIPLIER,
+    SEEN_SHIFT,
+    SIZE_BITS,
+    WHICH,
+    PhraseTables,
+    phrase_tables,
+)
+from kernels.host.phrase_tree import MAX_NODES, MIN_SURVIVAL, OwnTexts, phrase_trees, room
 
 VOCAB = 6
 FEW = st.lists(st.integers(0, VOCAB - 1), max_size=40)
+
+
+def hashes(context: Sequence[int]) -> dict[int, int]:
+    """Hash the last 1, 2, 3, ... tokens: h = (h + token + 1) * MULTIPLIER, from the last token backwards."""
+    found, value = {}, 0
+    for size, token in enumerate(reversed(context), start=1):
+        value = (value + token + 1) * MULTIPLIER & (2**64 - 1)
+        found[size] = value
+    return found
+
+
+def phrase_tree_reference(
+    tables: PhraseTables, text: Sequence[int], start: int, most: int
+) -> list[tuple[int, int, float]]:
+    """Return up to `most` nodes (token, parent, chance) after a text; the specification.
+
+    Tokens of the text before `start` lend context only.
+    """
+    own = set(text[start:])
+
+    def chances(context: list[int]) -> list[tuple[int, float]]:
+        places = [i for i in range(start, len(text) - 1) if text[i] == context[-1]][-MAX_PLACES:]
+        found: dict[int, float] = {}
+        left = 1.0
+        for at, (size, doubt) in enumerate(DOUBT.items()):
+            if size > len(context):
+                continue
+            key = hashes(context)[size] >> tables.bits | at << 64 - SIZE_BITS
+            same = tables.slots[tables.slots[:, 0] == key, 1].tolist()
+            number = max(same, default=0)  # of an empty slot 0
+            total, kept, which = number >> SEEN_SHIFT & MOST_SEEN, number >> KEPT_SHIFT, number & WHICH
+            in_store = [(which, total)] if kept == 1 else tables.following[which : which + kept].tolist()
+            here = [
+                text[j + 1] for j in places if j + 1 >= size and list(text[j + 1 - size : j + 1]) == context[-size:]
+            ]
+            whole = total + OWN * len(here)
+            if not whole:
+                continue
+            one = left / (whole + doubt)
+            for token, count in in_store:
+                found[token] = found.get(token, 0.0) + one * count
+            for token in here:
+                found[token] = found.get(token, 0.0) + one * OWN
+            left *= doubt / (whole + doubt)
+            if left < LITTLE:
+                break
+        raised = {token: chance * HERE if token in own else chance for token, chance in found.items()}
+        scale = sum(found.values()) / sum(raised.values()) if found else 0.0
+        best = sorted(raised.items(), key=lambda one: one[1], reverse=True)[:MAX_CHILDREN]
+        return [(token, float(scale * chance)) for token, chance in best]
+
+    nodes: list[tuple[int, int, float]] = []
+    leaves: list[tuple[float, int, int, float, list[int]]] = []  # -survival, parent, token, chance, its context
+
+    def open_leaves(survival: float, node: int, context: list[int]) -> None:
+        for token, chance in chances(context):
+            if survival * chance >= MIN_SURVIVAL:
+                heappush(leaves, (-survival * chance, node, token, chance, [*context[1 - LONGEST :], token]))
+
+    open_leaves(1.0, 0, list(text[-LONGEST:]))
+    while leaves and len(nodes) < most:
+        negative, parent, token, chance, context = heappop(leaves)
+        nodes.append((token, parent, chance))
+        if len(nodes) < most:
+            open_leaves(-negative, len(nodes), context)
+    return nodes
 
 
 def tables(texts: list[list[int]], vocab: int = VOCAB) -> PhraseTables:

@@ -1,17 +1,35 @@
 """Test the compiled writing of a step's rows against its reference, row by row."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.host.step_rows import BITS, NOWHERE, Choices, Entries, Rows, write_rows, write_rows_reference
+from kernels.host.step_rows import BITS, NOWHERE, Entries, Rows, write_rows
+from kernels.sampling.parameters import PARAMETERS, parameter_arrays
 
 PAGE_TOKENS = 4
 TABLE_ROWS = 5
-IDLE = Choices(0.0, 0, 1.0, -np.inf, 0, 0)  # type: ignore[arg-type]  # what pads each
 LONGS = ("ancestors", "position")
+
+
+def write_rows_reference(entries: Entries, page_table: np.ndarray, page_tokens: int) -> list[list[int]]:
+    """Return [id, depth, ancestors, position, slot, whether its token is wanted] of each row; the specification."""
+    rows: list[list[int]] = []
+    parents = iter(entries.parents.tolist())
+    for length, nodes, start, at, is_final in zip(*(one.tolist() for one in entries[:5]), strict=True):
+        above = [*range(-1, length - 1), *(length - 1 + next(parents) for _ in range(nodes))]
+        paths: list[list[int]] = []
+        for row, parent in enumerate(above):
+            paths.append([*(paths[parent] if parent >= 0 else ()), row])
+            depth, (page, offset) = len(paths[row]) - 1, divmod(start + row, page_tokens)
+            sees = sum(1 << one for one in paths[row]) if row < BITS else 0
+            slot = int(page_table[at, page]) * page_tokens + offset
+            is_wanted = is_final and row >= length - 1
+            rows.append([int(entries.ids[len(rows)]), depth, sees, start + depth, slot, int(is_wanted)])
+    return rows
 
 
 @st.composite
@@ -32,26 +50,21 @@ def steps(draw: st.DrawFn) -> Entries:
     )
 
 
-def arrays(kind: Any, size: int, **types: Any) -> Any:
+def room_for(names: Iterable[str], size: int, **types: Any) -> dict[str, np.ndarray]:
     """Make arrays full of what is overwritten."""
-    return kind(**{name: np.full(size, 7, types.get(name, np.int32)) for name in kind._fields})
-
-
-CHOICE_TYPES = dict.fromkeys(("temperature", "top_p", "log_min_p"), np.float32) | dict.fromkeys(
-    ("seed", "choice"), np.int64
-)
+    return {name: np.full(size, 7, types.get(name, np.int32)) for name in names}
 
 
 @settings(max_examples=200, deadline=None)  # the first one compiles
 @given(steps(), st.integers(0, 3))
 def test_rows_are_the_references_and_the_rest_is_padding(entries: Entries, room: int) -> None:
     page_table = np.arange(TABLE_ROWS * 40, dtype=np.int32).reshape(TABLE_ROWS, 40) * 3
-    choices = Choices(
-        **{name: np.arange(TABLE_ROWS).astype(CHOICE_TYPES.get(name, np.int32)) + 1 for name in Choices._fields}
-    )
+    kinds = {name: kind for name, (kind, _) in PARAMETERS.items()}
+    choices = {name: np.arange(TABLE_ROWS).astype(kind) + 1 for name, kind in kinds.items()}
     size = len(entries.ids) + room
-    rows, chosen = arrays(Rows, size, **dict.fromkeys(LONGS, np.int64)), arrays(Choices, size, **CHOICE_TYPES)
-    write_rows(entries, page_table, PAGE_TOKENS, choices, rows, chosen)
+    rows = Rows(**room_for(Rows._fields, size, **dict.fromkeys(LONGS, np.int64)))
+    chosen = room_for(PARAMETERS, size, **kinds)
+    write_rows(entries, page_table, PAGE_TOKENS, parameter_arrays(choices), rows, parameter_arrays(chosen))
     expected = write_rows_reference(entries, page_table, PAGE_TOKENS)
     written = (rows.ids, rows.depth, rows.ancestors.view(np.uint64), rows.positions, rows.slots)
     for array, values, idle in zip(written, zip(*expected, strict=True), (0, 0, 0, 0, NOWHERE), strict=False):
@@ -61,8 +74,8 @@ def test_rows_are_the_references_and_the_rest_is_padding(entries: Entries, room:
     assert rows.position.tolist() == [expected[at][3] + 1 for at in wanted] + [0] * (size - len(wanted))
     counts = (entries.lengths + entries.nodes).tolist()
     owners = [at for at, count in zip(entries.table_rows.tolist(), counts, strict=True) for _ in range(count)]
-    for array, idle in zip(chosen, IDLE, strict=True):
-        assert array.tolist() == [owners[at] + 1 for at in wanted] + [idle] * (size - len(wanted))
+    for name, (_, idle) in PARAMETERS.items():
+        assert chosen[name].tolist() == [owners[at] + 1 for at in wanted] + [idle] * (size - len(wanted))
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     rest = [0] * (size - len(counts))
     assert rows.first_row.tolist() == firsts + rest and rows.prefix.tolist() == entries.starts.tolist() + rest

@@ -60,7 +60,7 @@ def test_every_arm_of_the_comparison_is_planned_once() -> None:
     assert {OFF, FULL, "best single", "generalist", "lookup only", "tables only"} <= set(names)
     assert {"vanilla", "specinfer", "cosine", "faser", "cosine without sharing"} <= set(names)
     assert {name for name in names if name.startswith("without")} == {
-        "without routing", "without fusion", "without calibration", "without run-ahead", "without suffix",
+        "without routing", "without fusion", "without run-ahead", "without suffix",
         "without phrases",
     }  # fmt: skip
     assert len(pilot(["one", "two"])) == 12

@@ -52,7 +52,7 @@ def log() -> Log:
         )
         return DrafterLog(guesses=chains, token_s={1: TOKEN_S, 64: TOKEN_S})
 
-    costs = json.dumps({"points": [[1, STEP_S], [64, 1.1 * STEP_S]], "ratio": 1.0, "fork_s": 0.0})
+    costs = json.dumps({"points": [[1, STEP_S], [64, 1.1 * STEP_S]], "ratio": 1.0})
     return Log(costs=costs, vocab_size=2000, texts=texts, drafters={"a": drafter(0), "b": drafter(2)})
 
 

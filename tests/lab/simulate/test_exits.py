@@ -11,9 +11,9 @@ COSTS = StepCosts({1: 0.05, 50: 0.05, 1000: 1.0})  # a row costs nothing up to 5
 CHAIN = Tree([7, 8, 9], [0, 1, 2], [1.0] * 3, [("a",)] * 3)
 
 
-def entry(floor: float = 1.0) -> BatchEntry:
+def entry(*, may_exit: bool = True) -> BatchEntry:
     sequence = CachedSequence("0.0", [1, 2], Sampling(seed=0), "public")
-    return BatchEntry(sequence, 1, [2], CHAIN.cut(3), True, floor=floor)
+    return BatchEntry(sequence, 1, [2], CHAIN.cut(3), True, may_exit=may_exit)
 
 
 def exits(auc: float, lost: float = 0.0001, look: float = 0.0, fixed_s: float = 0.0) -> Exits:
@@ -38,8 +38,8 @@ def test_nothing_is_saved_where_rows_are_free_and_looks_cost() -> None:
     assert seconds == pytest.approx(COSTS.seconds(40) + COSTS.seconds(40 + 15) - COSTS.seconds(40) + 2e-3)
 
 
-def test_no_entry_without_a_floor_is_looked_at() -> None:
-    works = [entry(floor=0.0)]
+def test_only_entries_that_may_exit_are_looked_at() -> None:
+    works = [entry(may_exit=False)]
     seconds, rows = exits(0.99).pass_s(works, lambda work: [False] * 3, COSTS)
     assert (seconds, rows) == (COSTS.seconds(4), 4) and not works[0].pruned
 
@@ -48,9 +48,11 @@ def test_a_prompts_rows_have_no_logits_with_a_look_or_without() -> None:
     costs = StepCosts({1: 0.05, 1000: 1.0}, logits_s=0.0004)
     prompt = BatchEntry(CachedSequence("1.0", [1] * 40, Sampling(seed=0), "public"), 0, [1] * 40, Tree(), True)
     whole_s = costs.seconds(44, 39)
-    for floor in (0.0, 1.0):
-        seconds, _ = exits(0.5, 1e-9).pass_s([entry(floor), prompt], lambda work: [True] * len(work.tree), costs)
-        assert seconds == pytest.approx(whole_s), "nobody left"
+    for may_exit in (False, True):
+        seconds, _ = exits(0.5, 1e-9).pass_s(
+            [entry(may_exit=may_exit), prompt], lambda work: [True] * len(work.tree), costs
+        )
+        assert seconds == pytest.approx(whole_s), "no row left"
 
 
 def test_right_rows_are_lost_and_wrong_ones_found_as_the_roc_has_it() -> None:

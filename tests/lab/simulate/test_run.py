@@ -21,7 +21,7 @@ from lab.simulate.run import Outcome, acceptance, main, matrix, outcomes_of, par
 from lab.simulate.world import Setting
 
 STEP_S, TOKEN_S, VOCAB = 0.05, 0.001, 2000
-COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0, "fork_s": 0.0})
+COSTS = json.dumps({"points": [[1, STEP_S], [64, 2 * STEP_S]], "ratio": 1.0})
 LENGTH = 40
 
 
@@ -255,7 +255,7 @@ def test_a_slower_verifier_makes_more_drafting_pay(log: Log) -> None:
 
 
 def test_two_verifiers_share_the_texts(log: Log) -> None:
-    log = log.model_copy(update={"costs": json.dumps({"points": [[1, STEP_S]], "ratio": 1.0, "fork_s": 0.0})})  # a row
+    log = log.model_copy(update={"costs": json.dumps({"points": [[1, STEP_S]], "ratio": 1.0})})  # a row
     one = run(log, Variant(OFF, speculates=False), streams=4)
     two = run(log, Variant(OFF, speculates=False), streams=4, verifiers=2)
     assert two.tokens_per_s > 1.5 * one.tokens_per_s

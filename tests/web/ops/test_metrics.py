@@ -72,8 +72,7 @@ def test_sums_of_another_version_are_left_out(deployment: Deployment, client: Fl
 def test_gauges_show_the_present_state(deployment: Deployment, client: FlaskClient) -> None:
     info = {"sequences": 2, "cache_tokens": 1000, "cache_tokens_free": 400}
     deployment.nodes.beat("verify", "v", "o1", progress_s=1.0, info=info)
-    errors = {"lookup": {"raw_error": 0.25, "calibrated_error": 0.5, "observations": 3}}
-    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={"calibration": errors})
+    deployment.nodes.beat("fuse", "f", "o2", progress_s=1.0, info={})
     deployment.mailboxes.post("verify:v", ["{}", "{}"])
     deployment.mailboxes.post("fuse", ["{}"])
     deployment.waiting.put("{}")
@@ -83,8 +82,6 @@ def test_gauges_show_the_present_state(deployment: Deployment, client: FlaskClie
     assert found["paceline_kv_free_tokens", (("node", "v"),)] == 400
     assert found["paceline_sequences_running", ()] == 2
     assert found["paceline_policy", (("field", "max_draft_tokens"),)] == 8
-    labels = (("confidence", "raw_error"), ("drafter", "lookup"), ("node", "f"))
-    assert found["paceline_calibration_error_ratio", labels] == 0.25
     missing = {
         dict(labels)["missing"] for (name, labels), value in found.items() if name.endswith("degraded") and value
     }

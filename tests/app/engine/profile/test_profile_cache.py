@@ -34,7 +34,7 @@ def settings(tmp_path):
 def counted(monkeypatch):
     """Count how often costs are measured; steps of the spot check take the seconds of SLOW."""
     calls = []
-    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW, fork_s=0.01))
+    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW, logits_s=0.01))
     monkeypatch.setattr(module, "times", lambda *_: SLOW)
     return calls
 
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_measured_over(folder, settings, counted, text):
     file.write_text(text)
     _start(folder, settings)
     assert len(counted) == 2
-    assert json.loads(file.read_text().partition("\n")[2])["costs"]["fork_s"] == 0.01
+    assert json.loads(file.read_text().partition("\n")[2])["costs"]["logits_s"] == 0.01
 
 
 def test_bits_that_depend_on_the_batch_are_logged_at_every_start(folder, settings, counted, monkeypatch, caplog):

@@ -11,7 +11,7 @@ import pytest
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.products.linear import INTEGER_LINEAR, call_linear
 from kernels.cpu.products.pack import pack_bias, pack_integer
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row, round_rows_reference
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, LEAST, ONE, STEPS, ZERO, round_row
 from kernels.cpu.simd import LANES
 from kernels.jit import kernel
 from tests.kernels.cpu.products import test_formats
@@ -19,6 +19,17 @@ from tests.kernels.cpu.products.test_formats import dequantised
 
 ROWS = (*range(1, 19), 48, 49, 67)
 TYPES = list(INTEGER_FORMATS)
+
+
+def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Round (N, K) float32 to int8 (N, K), d and s (N, K / 32), sums of q in each half block (N, K / 32, 2) int32."""
+    blocks = x.reshape(len(x), -1, BLOCK)
+    d = np.abs(blocks).max(-1) / STEPS
+    d = np.where(d >= LEAST, d, ZERO)
+    inverse = np.divide(ONE, d, out=np.zeros_like(d), where=d > 0)
+    q = np.rint(blocks * inverse[..., None]).astype(np.int8)
+    n = q.reshape(*q.shape[:2], 2, BLOCK // 2).sum(-1, dtype=np.int32)
+    return q.reshape(x.shape), d, d * n.sum(-1).astype(np.float32), n
 
 
 @kernel

@@ -1,8 +1,7 @@
-"""Translate a request's sampling parameters to what kernels take, for every engine.
+"""Translate a request's sampling parameters to what kernels take.
 
-`app.request.Sampling` goes in; `Choice`, `Row` and `TokenLogprobs` come out. No torch. A new
-sampling parameter is added to `app.request.Sampling`, here, to the kernels of kernels/sampling/ and
-to `web.openai.requests`; no other file knows the parameters one by one.
+A new one goes to `app.request.Sampling`, to `choice_of` or `row_of` here, to `kernels.sampling.parameters` and to
+`web.openai.requests`; no other file knows them one by one.
 """
 
 import math
@@ -16,17 +15,12 @@ from kernels.sampling.target_token import Choice, Row
 
 
 def choice_of(sampling: Sampling) -> Choice:
-    """Translate filters, temperature and noise. Admission has set the seed."""
     s = sampling
     return Choice(s.temperature, s.top_p, s.top_k, s.min_p, s.seed or 0, s.choice)
 
 
 def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: np.ndarray | None) -> Row:
-    """Translate all parameters for the row whose token is to stand at `position`.
-
-    `counts`: how often each token stands before it, read if `is_penalised`; `mask`: (V,) bool, the tokens
-    that the request's grammar allows here; None: all.
-    """
+    """Translate all parameters for the row whose token is to stand at `position`."""
     s = sampling
     return Row(
         choice_of(s),
@@ -51,9 +45,6 @@ def is_penalised(sampling: Sampling) -> bool:
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
-    """Round log-probabilities to six digits, as they are stored and sent; leave out forbidden tokens.
-
-    `own`: the chosen token's; `ids`, `logprobs`: (K,) the likeliest tokens and theirs.
-    """
+    """Round log-probabilities to six digits, as stored and sent; leave out forbidden tokens."""
     top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
     return TokenLogprobs(logprob=round(own, 6), top=tuple(top))

@@ -1,0 +1,25 @@
+"""Evict KV pages: the one idle for longest goes first.
+
+A page is idle while it is named, so that sequences with the same beginning find it, and no sequence holds it.
+"""
+
+from collections import OrderedDict
+
+
+class IdlePages:
+    def __init__(self) -> None:
+        self._pages: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def add(self, page: int) -> None:
+        self._pages[page] = None
+
+    def remove(self, page: int) -> None:
+        """Remove a page that a sequence holds again; do nothing for one that is not idle."""
+        self._pages.pop(page, None)
+
+    def evict(self) -> int:
+        page, _ = self._pages.popitem(last=False)
+        return page
