@@ -44,7 +44,7 @@ def blueprint(app: Flask, settings: Settings) -> Blueprint:
 
 
 def document(app: Flask, settings: Settings) -> dict[str, Any]:
-    """Make an OpenAPI 3.1 document of the app's API routes, for a server with these settings."""
+    """Make an OpenAPI 3.1 document of the app's API routes."""
     rules = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith(APIS)]
     operations = [(rule, _operation(app, rule)) for rule in rules]
     refs, schemas = _schemas([operation for _, operation in operations])
@@ -71,7 +71,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
 
 
 def _operation(app: Flask, rule: Rule) -> Operation:
-    """Return a route's description; a route of an API without one is an error at the start."""
+    """Return a route's description; without one the server does not start."""
     operation: Operation = getattr(app.view_functions[rule.endpoint], OPERATION)
     return operation
 

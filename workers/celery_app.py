@@ -120,7 +120,6 @@ def control_queue(settings: Settings) -> str:
 
 
 def public_queues(settings: Settings) -> dict[str, str]:
-    """Name the queue of each priority's tasks, the highest priority first."""
     return {name: settings.queue if name == NORMAL else f"{settings.queue}.{name}" for name in PRIORITIES}
 
 

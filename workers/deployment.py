@@ -202,7 +202,7 @@ class Deployment:
 
 
 def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVerifier]:
-    """Put each verifier's fused trees into one message: its sequences become ready together, for one batch."""
+    """Put each verifier's fused trees into one message, for one batch."""
     found: dict[str, list[TreeMessage]] = {}
     for mailbox, tree in trees:
         found.setdefault(mailbox, []).append(tree)

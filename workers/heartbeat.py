@@ -105,11 +105,10 @@ class Heartbeat(threading.Thread):
             self._deployment.counters.count(BUSY, self.kind, by=now_s - since_s)
 
     def mark_idle(self) -> None:
-        """Leave the piece of work under way out of the load: it is optional."""
+        """Leave the work under way out of the load: it is optional."""
         self._load_fraction.mark_idle()
 
     def working_on(self, request_ids: Iterable[str]) -> None:
-        """Name the requests of the piece of work under way, for timelines."""
         self.recorder.working_on(request_ids)
 
     def attend(self, mailbox: str) -> bool:
@@ -216,7 +215,6 @@ class LoadFraction:
             self._since_s = None
 
     def mark_idle(self) -> None:
-        """Leave out the work under way: no request waits for it."""
         with self._lock:
             self._since_s = None
 

@@ -34,10 +34,7 @@ class _QoS(kombu_redis.QoS):
         self._release(delivery_tag, lambda tag: super(_QoS, self).reject(tag, requeue))
 
     def _release(self, delivery_tag: str, acknowledge: Callable[[str], None]) -> None:
-        """Acknowledge to Redis, again if the connection was dead.
-
-        If that fails, Redis delivers the message once more; its work is done by then.
-        """
+        """Acknowledge to Redis, again if the connection was dead; if both fail, Redis delivers the message again."""
         try:
             try:
                 acknowledge(delivery_tag)

@@ -28,7 +28,6 @@ class AppendOnlyFile:
         self._is_off = False  # this user may not look, or not begin a rewrite
 
     def beat(self) -> None:
-        """Look, and begin a rewrite if one is due. Raises StoreUnavailable."""
         self.look()
 
     def close(self) -> None:

@@ -138,10 +138,7 @@ def final_status(reason: FinishReason) -> Status:
 
 
 def past(events: list[Event], offset: int) -> list[Event]:
-    """Return the events past the first `offset` tokens: the rest of one event, then those after it.
-
-    A terminal event is kept even if none of its tokens are past.
-    """
+    """Return the events past the first `offset` tokens, a terminal event even if it has none of them."""
     rest = [_cut(event, offset) for event in events]
     return [event for event in rest if event.tokens or event.finish_reason is not None]
 

@@ -6,7 +6,7 @@ comes twice, late or from a process taken for dead changes nothing.
 
 import json
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Any, cast
 
 import redis
 
@@ -80,11 +80,11 @@ class RequestStore:
         return dict(zip(names, pipe.execute(), strict=True))
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        return committed(self._commit.each(commit_calls(self._keys, owner, events, "", self._ttl_ms))).outcomes
+        return committed(self._commit.each(self._commit_calls(owner, events, ""))).outcomes
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
         """Send a commit; what failed on the way is sent again when its outcomes are read."""
-        sent = self._commit.send(commit_calls(self._keys, owner, events, mailbox, self._ttl_ms))
+        sent = self._commit.send(self._commit_calls(owner, events, mailbox))
         return SentCommit(sent.is_ready, lambda: committed(sent.replies()))
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
@@ -152,6 +152,11 @@ class RequestStore:
     def settled(self, request_id: str) -> None:
         """The claim stays until it expires, so that a reader of an old list settles nothing again."""
         self._client.zrem(self._keys.unsettled, request_id)
+
+    def _commit_calls(
+        self, owner: str, events: list[tuple[str, Event]], mailbox: str
+    ) -> list[tuple[list[str], list[Any]]]:
+        return commit_calls(self._keys, owner, events, mailbox, self._ttl_ms)
 
 
 def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:

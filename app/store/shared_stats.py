@@ -76,10 +76,7 @@ class StatsExchange:
         self._beaten_s = float("-inf")
 
     def beat(self) -> None:
-        """Write changes and read the others', at most once in WRITE_EVERY_S.
-
-        Raises StoreUnavailable; the next call sends the changes again.
-        """
+        """Write changes and read the others', at most once in WRITE_EVERY_S. Raises StoreUnavailable."""
         now = time.monotonic()
         if now - self._beaten_s < WRITE_EVERY_S:
             return

@@ -63,7 +63,7 @@ class Traces:
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
 
     def recent(self, count: int) -> dict[str, dict[str, str]]:
-        """Return the facts of the latest requests, by name, the latest first."""
+        """Return the facts of the latest requests, by name."""
         names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
         pipe = self._client.pipeline(transaction=False)
         for name in names:
@@ -71,6 +71,6 @@ class Traces:
         return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
 
     def spans(self, name: str) -> list[TraceSpan]:
-        """Return a timeline's spans, each process's in order; none if it is not known."""
+        """Return a timeline's spans, each process's in order."""
         texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
         return [TraceSpan(*json.loads(text)) for text in texts]

@@ -99,7 +99,7 @@ def _measure_splits(
 
 
 class DrafterThread(threading.Thread):
-    """A thread that loads the drafters and serves their mailbox until the process ends."""
+    """Load the drafters, and serve their mailbox until the process ends."""
 
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
@@ -112,7 +112,7 @@ class DrafterThread(threading.Thread):
         self._loaded, self._may_go = threading.Event(), threading.Event()
 
     def load(self) -> None:
-        """Start the thread, and wait until it has loaded the drafters. Raises ModelRefused."""
+        """Start the thread, and wait for the drafters. Raises ModelRefused."""
         self.start()
         self._loaded.wait()
         if self._error is not None:

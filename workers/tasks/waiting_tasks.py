@@ -82,7 +82,7 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _is_dealt_with(self, item: str, has_room: bool) -> bool:
-        """Admit it, or end it; False if there is no room yet for this one and those behind it."""
+        """Admit it, or end it; False if there is no room yet."""
         waiting = json.loads(item)
         if waiting["id"] in worker_state.revoked:
             self._results.revoked(_context(waiting), REVOKED)

@@ -40,7 +40,7 @@ class Recorder:
         self._request_ids = tuple(request_ids)
 
     def end_work(self) -> None:
-        """End the piece of work under way; without requests it is not recorded."""
+        """Record the piece of work under way, if it has requests."""
         if self._request_ids:
             self.record(WorkSpan(self._kind, self._start_s, time.time(), self._request_ids))
 
