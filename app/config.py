@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from app.errors import InvalidSettings
+from app.plans import PARTS, PLANS, AnyPlan, Plan
 from app.redis_url import checked, with_password
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ def _without_int8(value: Any) -> Any:
     return value
 
 
-LENGTHS = r"^(marginal|uniform|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"  # app/speculation/
-OVERLAP = r"^(auto|none|rounds|frontiers(:[1-9])?|groups|joint)$"  # app/speculation/overlap.py
 ROOT = Path(__file__).resolve().parent.parent
 IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are written elsewhere
 # Set before a process loads numpy or torch (docs/decisions/0002): threads that wait for the next
@@ -55,16 +54,23 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
-PlanName = Literal["pace", "cosine", "faser", "specinfer", "vanilla", "off"]
-Routing = Literal["learned", "cosine", "all", "first"]
-Fusion = Literal["tree", "token"]
-Batching = Literal["pace", "cosine"]
-Pruning = Literal["auto", "on", "off"]
-Placement = Literal["apart", "together", "nodes"]
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
 NO_INT8 = BeforeValidator(_without_int8)
-REMOVED = {  # once settings, which nothing set: the constant that took the place of each, and why
+
+
+def _drafters_of_plan(data: dict[str, Any]) -> tuple[str, ...]:
+    plan = data.get("plan")  # absent where it is wrong, which is reported
+    return plan.drafters if isinstance(plan, Plan) else ()
+
+
+REMOVED = {  # once settings: the constant that took the place of each
+    "active_ttl_s": "86400 (a day)",
+    "attend_s": "20",
+    "draft_weights": "q8_0 (rounded so, as many guesses are right)",
+    "linger_s": "2",
+    "max_readers": "256",
+    "max_strikes": "5",
     "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
     "spans": "none (the timelines of the latest requests are in Redis: `paceline bench timeline`)",
     "traced_requests": "64 (more than the dashboard lists)",
@@ -105,49 +111,16 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")
+    plan: AnyPlan = Field(
+        PLANS["pace"],
+        description="how to speculate (app/plans.py): pace is Paceline's own; cosine, faser, specinfer are papers'; "
+        "vanilla is a chain of one drafter, off is none; or a TOML file that changes parts of a plan",
+    )
     drafters: Annotated[tuple[str, ...], OR_NONE] = Field(
-        ("smol-general",), description="model drafters: in drafters/, folders, or none"
+        default_factory=_drafters_of_plan,
+        description="model drafters: in drafters/, folders, or none; absent: as the plan has it",
     )
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
-    plan: PlanName = Field(
-        "pace",
-        description="a whole way of speculating (app/assembly/plans.py): Paceline's own, a paper's, the usual chain of "
-        "one drafter, or none; the settings from here to model_free replace parts of it",
-    )
-    routing: Routing | None = Field(
-        None, description="choice of model drafters: by what they got right, as CoSine does, all, or the first"
-    )
-    fusion: Fusion | None = Field(
-        None,
-        description="of drafters: each drafts, then trees are merged (tree); or they guess each token together (token)",
-    )
-    lengths: str | None = Field(
-        None,
-        pattern=LENGTHS,
-        description="draft lengths: every token that pays (marginal); or baselines: uniform in a batch, FASER's "
-        "search (faser), CoSine's control (cosine), fixed:N for chains, tree:N for whole trees",
-    )
-    batching: Batching | None = Field(
-        None, description="content of a step: what gives the most tokens a second; or CoSine's objective"
-    )
-    overlap: str | None = Field(
-        None,
-        pattern=OVERLAP,
-        description="work while a verdict is pending: what pays (auto), nothing (none), or one way: rounds, frontiers "
-        "(:N in chunks of N), groups; joint: FASER's controller, of lengths, chunk and split together",
-    )
-    pruning: Pruning | None = Field(
-        None, description="drop draft tokens in the middle of a pass of the target; auto: where that gains time"
-    )
-    model_free: bool | None = Field(
-        None, description="drafters without a model look tokens up: lookup, suffix, phrases"
-    )
-    drafters_per_sequence: int | None = Field(
-        None, ge=1, description="model drafters of a round, at most, on other cores"
-    )
-    pruner: str = Field(
-        "smol-pruning", description="the rank test of early exit: fit-pruning's folder, in drafters/, or none"
-    )
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")
     machine: str | None = Field(
         None, description="name of the cores that a worker takes: same name, same cores; absent: the host's name"
@@ -164,35 +137,17 @@ class Settings(BaseModel):
     max_prompt_tokens: int = Field(8000, ge=1, description="a longer prompt is refused")
     max_tokens: int = Field(4096, ge=1, description="cap on a request's max_tokens")
     max_active_requests: int = Field(256, ge=1, description="admitted and not ended; beyond it QueueFull")
-    max_readers: int = Field(
-        256, ge=0, description="streams of a web process beside one of each request; a tenant has half of them"
-    )
     request_ttl_s: float = Field(3600.0, ge=1.0, description="how long an ended request can be read")
     durable: bool = Field(
         False,
         description="requests are on Redis' disk before they are accepted, up to a second later",
     )
-    active_ttl_s: float = Field(86400.0, ge=60.0, description="a request that does not end is dropped after this")
 
     lease_s: float = Field(2.0, gt=0.1, description="a worker silent for longer is taken for dead")
-    linger_s: float = Field(2.0, ge=0.0, description="how long an idle worker waits on its mailbox before it leaves")
-    attend_s: float = Field(20.0, gt=0.0, description="longest stay at a mailbox before Celery gets its turn")
-    max_strikes: int = Field(5, ge=1, description="verifiers a request may take down before it fails alone")
 
     draft_device: Literal["cpu", "cuda"] = Field("cpu", description="of model drafters; cuda: in PACELINE_GPU_DTYPE")
-    draft_weights: Annotated[WeightsAs, NO_INT8] = Field("q8_0", description="of model drafters: they only guess")
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
-    placement: Placement | None = Field(
-        None,
-        description="what `up` starts: a verifier's and a drafter's process (apart), one that is both (together), or a "
-        "process a drafter (nodes); absent: as the plan has it",
-    )
-    partition: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        0,
-        description="cores, or a GPU's multiprocessors if both run there, kept for drafting where one process is both; "
-        "0: all for both; auto: as the load has it, by FASER's controller (overlap: joint)",
-    )
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
     max_sequences: int | None = Field(
@@ -207,6 +162,14 @@ class Settings(BaseModel):
     otlp_part: float = Field(1.0, ge=0.0, le=1.0, description="of the requests, the part that is traced")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least severe lines of a log")
     log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
+
+    def changed(self, **changes: Any) -> Self:
+        """Return these settings with others in their place, parts of the plan among them. Raises ValidationError."""
+        own = {name: value for name, value in changes.items() if name in type(self).model_fields}
+        parts = {name: value for name, value in changes.items() if name not in own}
+        given = {name: getattr(self, name) for name in self.model_fields_set} | own
+        found = type(self).model_validate(given)
+        return type(self).model_validate({**given, "plan": found.plan.changed(**parts)}) if parts else found
 
     @property
     def model_name(self) -> str:
@@ -223,8 +186,9 @@ class Settings(BaseModel):
         """
         file = find_file(os.environ) if environ is None else named_file(environ)
         environ = os.environ if environ is None else environ
-        if removed := [name for name in REMOVED if environ.get(variable(name))]:
-            raise InvalidSettings("\n".join(f"{variable(name)}: {_constant(name)}" for name in removed))
+        removed = [name for name in (*REMOVED, *sorted(PARTS)) if name not in cls.model_fields]
+        if removed := [name for name in removed if environ.get(variable(name))]:
+            raise InvalidSettings("\n".join(f"{variable(name)}: {_not_known(name, ())}" for name in removed))
         in_file = {} if file is None else read_file(file, cls.model_fields)
         given = cls.given(environ)
         try:
@@ -232,6 +196,8 @@ class Settings(BaseModel):
         except ValidationError as error:
             lines = []
             for wrong in error.errors(include_url=False, include_input=False):
+                if wrong["type"] == "default_factory_not_called":  # of drafters, where the plan is wrong
+                    continue
                 name = str(wrong["loc"][0])
                 place = variable(name) if name in given or file is None else f"{file}: {name}"
                 lines.append(f"{place}: {wrong['msg']}")
@@ -297,10 +263,8 @@ def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
 
 def _not_known(name: str, known: Collection[str]) -> str:
     if name in REMOVED:
-        return _constant(name)
+        return f"no longer a setting: it is always {REMOVED[name]}; remove it"
+    if name in PARTS:
+        return "no longer a setting but a part of the plan: write it into a TOML file, and name that as the plan"
     close = get_close_matches(name.lower().replace("-", "_"), known, n=1)
     return f"no such setting; {f'{close[0]}, perhaps' if close else '`paceline config` lists them'}"
-
-
-def _constant(name: str) -> str:
-    return f"no setting any more but a constant: {REMOVED[name]}; remove it"

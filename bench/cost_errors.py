@@ -1,11 +1,10 @@
-"""`./paceline bench costs`: measure how far the expected costs of steps and drafts are off, held out.
+"""`./paceline bench costs`: how far the expected costs of steps and drafts are off, held out.
 
-Times steps of the target at points that its profile did not measure (sequences x rows of each x cached
-tokens) and sets them beside what the verifier expects of them after a start. Of each model drafter it
-times drafts of some batches and lengths, teaches the verifier's estimate with them, and times others.
-The error of a point is |measured - expected| / measured, measured being a median; their mean is the
-MAPE. All may be off by one factor, the machine's pace, which a verifier follows step by step: the mean
-without that factor stands beside it.
+Times steps of the target at points that its profile has not measured (sequences x rows of each x cached tokens),
+beside what the verifier expects after a start. Of each model drafter it times drafts of some batches and lengths,
+teaches the verifier's estimate with them, and times others. The error of a point is |measured - expected| / measured,
+measured being a median; their mean is the MAPE. All points may be off by one factor, the machine's pace, which a
+verifier follows step by step: the mean without that factor stands beside it.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Any
 
 from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
@@ -32,7 +31,7 @@ from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.profile.profiler import CONTEXT, ProfiledTarget, step_seconds, verified
 from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import DraftCosts
-from app.state import BatchEntry, CachedSequence, Guess, Tree
+from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import parser as parser_of
 from bench.report_header import heading
 
@@ -51,26 +50,6 @@ class Point:
     def error(self, pace: float = 1.0) -> float:
         """Return |measured - expected| / measured, where all is expected to take `pace` times as long."""
         return abs(self.measured_s - pace * self.expected_s) / self.measured_s
-
-
-class Drafting(Protocol):
-    """A drafter's model, as drafts are timed with it."""
-
-    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Reserve the pages of an entry's rows and `ahead` tokens more; False: too few are free."""
-        ...
-
-    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return up to `depth` guesses of each entry; with a floor of 0 all of them."""
-        ...
-
-    def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the sequence's first `tokens` tokens as cached, and no more."""
-        ...
-
-    def release(self, sequence: CachedSequence) -> None:
-        """Release all pages of a sequence."""
-        ...
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -136,7 +115,7 @@ def step_points(
     ]
 
 
-def draft_points(guesser: Drafting, vocab_size: int, passes: int) -> list[Point]:
+def draft_points(guesser: ModelGuesser, vocab_size: int, passes: int) -> list[Point]:
     """Time drafts, teach an estimate with TAUGHT, and return HELD_OUT beside what it expects."""
     taught, held_out = (product(*axes) for axes in (TAUGHT, HELD_OUT))
     most = max(*TAUGHT[0], *HELD_OUT[0])
@@ -160,7 +139,7 @@ def draft_points(guesser: Drafting, vocab_size: int, passes: int) -> list[Point]
 
 
 def _drafting(
-    guesser: Drafting, sequences: list[CachedSequence], points: list[tuple[int, int]], passes: int
+    guesser: ModelGuesser, sequences: list[CachedSequence], points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], list[float]]:
     """Return the seconds of drafts at each (batch, length), one a pass; one token of a sequence is unread."""
     taken: dict[tuple[int, int], list[float]] = {point: [] for point in points}

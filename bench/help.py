@@ -1,5 +1,4 @@
-"""Make the argument parsers of the benchmarks' commands: one kind for all, which shows every flag's
-default."""
+"""Make the argument parsers of the benchmarks' commands: one kind for all, which shows every flag's default."""
 
 import argparse
 from pathlib import Path
@@ -8,8 +7,7 @@ from app.config import ROOT
 
 
 def parser(name: str, doc: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
-    """Return a parser of `./paceline NAME`, described by the first paragraph of `doc`, a module's
-    docstring."""
+    """Return a parser of `./paceline NAME`, described by the first paragraph of `doc`, a module's docstring."""
     summary = (doc or "").split("\n\n")[0]
     return argparse.ArgumentParser(
         prog=f"paceline {name}", description=summary, epilog=epilog, formatter_class=Defaults
@@ -28,8 +26,7 @@ def count(text: str) -> int:
 
 
 class Defaults(argparse.RawDescriptionHelpFormatter):
-    """A help formatter that adds a flag's default to its help, where it has one and does not say so
-    itself."""
+    """A help formatter that adds a flag's default to its help, where it has one and does not say so itself."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""

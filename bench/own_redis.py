@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from app.local.children import Children
 from app.local.instance import Instance
@@ -23,3 +24,15 @@ def own_redis(name: str) -> Iterator[tuple[Supervisor, Path, str]]:
             redis, url = embedded_redis(instance)
             supervisor.start([redis], partial(no_answer, url))
             yield supervisor, folder, url
+
+
+def redis_counts(client: Any) -> dict[str, float]:
+    """Return what the server has spent so far: CPU seconds, bytes in and out, commands; and the memory it uses."""
+    info = client.info()
+    return {
+        "cpu s": info["used_cpu_user"] + info["used_cpu_sys"],
+        "bytes in": float(info["total_net_input_bytes"]),
+        "bytes out": float(info["total_net_output_bytes"]),
+        "commands": float(sum(one["calls"] for one in client.info("commandstats").values())),
+        "memory": float(info["used_memory"]),
+    }

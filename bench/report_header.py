@@ -9,7 +9,6 @@ from collections.abc import Sequence as Listed
 from importlib.metadata import version
 from typing import Any
 
-from app.assembly.plans import overrides
 from app.config import Settings
 from app.system import processor
 
@@ -19,14 +18,14 @@ COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose version
 def heading(command: str, argv: Listed[str] | None) -> dict[str, Any]:
     """Return a report's head; `command` as after `./paceline`, with its arguments: `argv`, or this process's.
 
-    It names the environment's plan and the settings that replace parts of it; an arm may have a plan of its own.
+    It names the environment's plan and its changed parts; an arm may have a plan of its own.
     """
     words = shlex.join(sys.argv[1:] if argv is None else argv)
     settings = Settings.from_env()
     return {
         "command": f"./paceline {command} {words}".rstrip(),
-        "plan": settings.plan,
-        "overrides": overrides(settings),
+        "plan": settings.plan.name,
+        "overrides": settings.plan.changes(),
         "machine": machine(),
         "at": today(),
     }

@@ -1,15 +1,14 @@
-"""`python -m bench.rounding`: measure what rounding weights or activations changes.
+"""`./paceline bench rounding`: what rounded weights or activations change in what the target says next.
 
-Reads the same text with each arithmetic and compares with float32: perplexity, the share of
-positions whose likeliest token is the same, and the mean divergence (KL) of the next token's
-distribution. `--llama-python` names a Python with llama_cpp, which reads the same tokens from the
-target's own file.
+Reads the same text with each arithmetic and compares with float32: perplexity, the share of positions whose likeliest
+token is the same, and the mean divergence (KL) of the next token's distribution. `--llama-python` names a Python with
+llama_cpp, which reads the same tokens from the target's own file.
 """
 
-import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence as Listed
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import GGUF, target_folder
 from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import parser as parser_of
-from bench.report_header import machine, today
+from bench.report_header import heading
 
-TEXTS = ("docs/design.md", "docs/papers.md", "docs/operations.md", "app/pipeline.py", "app/verifier/verifier.py")
+TEXTS = ("docs/architecture.md", "docs/papers.md", "docs/operations.md", "app/pipeline.py", "app/verifier/verifier.py")
 CONTEXT = 512  # tokens read at once; the first of each is given
 PAGE_TOKENS = 16
 ARMS: dict[str, tuple[WeightsAs, Activations]] = {
@@ -39,9 +38,13 @@ ARMS: dict[str, tuple[WeightsAs, Activations]] = {
 }
 
 
-def main() -> int:
+def main(argv: Listed[str] | None = None) -> int:
     """Measure, print and write the figures; return the exit status."""
-    args = parse_args()
+    parser = parser_of("bench rounding", __doc__)
+    parser.add_argument("--tokens", type=int, default=8 * CONTEXT, help="tokens of text, at most")
+    parser.add_argument("--llama-python", help="a Python that has llama_cpp")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "rounding.json", help="file to write")
+    args = parser.parse_args(argv)
     settings = Settings.from_env()
     folder = target_folder(settings)
     torch.set_num_threads(settings.verify_threads)
@@ -56,18 +59,9 @@ def main() -> int:
     if args.llama_python:
         figures["llama.cpp"] = compare(of_llama(args.llama_python, folder / GGUF, pieces), exact, pieces)
         print("llama.cpp", figures["llama.cpp"], flush=True)
-    report = {"machine": machine(), "at": today(), "tokens": sum(map(len, pieces)), "texts": TEXTS, "arms": figures}
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    about = {"tokens": sum(map(len, pieces)), "texts": TEXTS, "arms": figures}
+    args.out.write_text(json.dumps({**heading("bench rounding", argv), **about}, indent=1) + "\n")
     return 0
-
-
-def parse_args() -> argparse.Namespace:
-    """Parse the command line; exit on a wrong one."""
-    parser = parser_of("rounding", __doc__)
-    parser.add_argument("--tokens", type=int, default=8 * CONTEXT, help="tokens of text, at most")
-    parser.add_argument("--llama-python", help="a Python that has llama_cpp")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "rounding.json", help="file to write")
-    return parser.parse_args()
 
 
 @torch.inference_mode()

@@ -1,10 +1,8 @@
-"""`./paceline bench`: compare Paceline with transformers' `generate` and with itself, in one
-interleaved run.
+"""`./paceline bench`: compare Paceline with transformers' `generate` and with itself, in one interleaved run.
 
-Measures tokens/s and time to first token with speculation on and off at several concurrencies, in
-one process and through a whole deployment (Celery, Redis, web), and on against off for each prompt
-domain. Every run's tokens are compared: a figure with other tokens is no figure. Bars are printed
-beside what was measured.
+Measures tokens/s and time to first token with speculation on and off at several concurrencies, in one process and
+through a whole deployment (Celery, Redis, web), and on against off for each prompt domain. Every run's tokens are
+compared: a figure with other tokens is no figure. Bars are printed beside what was measured.
 """
 
 import argparse
@@ -31,21 +29,16 @@ Figures = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
-    """Measure, print, and write the figures with the machine named; return the exit status.
-    `epilog` ends the help."""
+    """Measure, print, and write the figures with the machine named; return the exit status. `epilog` ends the help."""
     args = parse_args(argv, epilog)
     settings = Settings.from_env()
     url = None if args.no_server else start_server()
     try:
         arms = make_arms(settings, args.max_tokens, url)
-        figures: Figures = {
-            **heading("bench", argv),
-            "max_tokens": args.max_tokens,
-        }
+        figures: Figures = {**heading("bench", argv), "max_tokens": args.max_tokens}
         if not args.no_domains:  # first, and each prompt once: later the suffix drafter would know the answers
             figures["domains"] = by_domain(arms, args.domain_prompts)
         figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats) for n in args.concurrency}
-        figures["bars"] = bars(figures)
     finally:
         if url:
             stop_server()
@@ -80,9 +73,8 @@ def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str,
 
 
 def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
-    """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same
-    disturbances. Each order comes a second time backwards: with an even number of repeats no arm
-    precedes another more often."""
+    """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same disturbances. Each
+    order comes a second time backwards: with an even number of repeats no arm precedes another more often."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     new = count()  # no prompt twice: the suffix drafter would know the answer
     names = list(arms)
@@ -111,8 +103,7 @@ COMPARED = (
 
 
 def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
-    """Compare speculation on with off for each domain, one request at a time, paired and
-    interleaved."""
+    """Compare speculation on with off for each domain, one request at a time, paired and interleaved."""
     kind = "server" if "server_on" in arms else "local"
     found: Figures = {"arm": kind}
     for domain, prompts in PROMPTS.items():
@@ -146,34 +137,9 @@ def ratio(new: list[Run], old: list[Run]) -> dict[str, float]:
 
 
 def check_same(runs: list[Run]) -> None:
-    """Raise SystemExit unless all arms committed the same tokens: a difference is a bug, not a
-    figure."""
+    """Raise SystemExit unless all arms committed the same tokens: a difference is a bug, not a figure."""
     if any(run.token_ids != runs[0].token_ids for run in runs):
         raise SystemExit("the arms generated different tokens: no figures")
-
-
-def bars(figures: Figures) -> Figures:
-    """Compare the figures with the bars: what was measured, the least, and whether it holds."""
-    found: Figures = {}
-
-    def bar(name: str, value: float, least: float) -> None:
-        found[name] = {"measured": round(value, 3), "at_least": least, "holds": value >= least}
-
-    for n, at in figures["concurrency"].items():
-        ratios = at["ratios"]
-        if n == 1:
-            bar(
-                "in process, speculation off / transformers, 1 request",
-                ratios["local_off / transformers"]["mean"],
-                1.1,
-            )
-        if n in (1, 16) and "server_off / local_off" in ratios:
-            bar(f"deployment / in process, off, {n} at once", ratios["server_off / local_off"]["mean"], 0.9)
-            bar(f"deployment / in process, on, {n} at once", ratios["server_on / local_on"]["mean"], 0.9)
-    for domain, value in figures.get("domains", {}).items():
-        if isinstance(value, dict):
-            bar(f"on / off, lower bound, {domain}", value["on / off"]["lower"], 0.95)
-    return found
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Geometric mean of paired ratios, its one-sided lower confidence bound (bootstrap over pairs),
-    and the pairs."""
+    """Geometric mean of paired ratios, its one-sided lower confidence bound (bootstrap over pairs), and the pairs."""
 
     mean: float
     lower: float

@@ -1,9 +1,7 @@
-"""`./paceline bench steer LOG`: decide again what a recorded controller decided, and print where it
-would differ.
+"""`./paceline bench steer LOG`: decide again what a recorded controller decided, and print where it would differ.
 
-The control worker writes the log under PACELINE_STEER_LOG: a line for each tick with the load, the
-time, the policy before and the one after. The exit status is 1 where any decision differs, and 2
-where the log cannot be read.
+The control worker writes the log under PACELINE_STEER_LOG: a line for each tick with the load, the time, the policy
+before and the one after. The exit status is 1 where any decision differs, and 2 where the log cannot be read.
 """
 
 import sys

@@ -1,8 +1,7 @@
-"""Make the arms that `./paceline bench` compares: transformers, the in-process pipeline, and a
-whole deployment.
+"""Make the arms that `./paceline bench` compares: transformers, the in-process pipeline, and a whole deployment.
 
-An arm runs a list of prompts at once and returns the token ids, the seconds, and the times to the
-first token. All decode greedily from the chat template.
+An arm runs a list of prompts at once and returns the token ids, the seconds, and the times to the first token. All
+decode greedily from the chat template.
 """
 
 import json
@@ -26,11 +25,13 @@ from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage, GenerateRequest
 
+# The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an earlier one.
+ALIKE = {"PACELINE_PREFIX_CACHE": "0"}
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Hold one measurement, in seconds; `token_ids` by prompt: exactness is checked on every
-    run."""
+    """Hold one measurement, in seconds; `token_ids` by prompt: exactness is checked on every run."""
 
     seconds: float
     token_ids: tuple[tuple[int, ...], ...]
@@ -52,8 +53,7 @@ Arm = Callable[[list[str]], Run]
 
 
 def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
-    """Return the arm of the unmodified model's `generate`, float32: all prompts as one batch,
-    padded on the left."""
+    """Return the arm of the unmodified model's `generate`, float32: all prompts as one batch, padded on the left."""
     folder = target_folder(settings)
     model: Any = read(folder).eval()
     tokenizer = Tokenizer(folder)

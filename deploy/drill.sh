@@ -1,6 +1,6 @@
 #!/bin/sh
 # Kill a container of each service of compose.yaml as a crash would, one after the other, and wait until each is healthy again:
-#   ./paceline bench meanwhile --url http://localhost:8080 -- deploy/drill.sh [SERVICE ...]    # without names: every one below
+#   ./paceline bench load meanwhile --url http://localhost:8080 -- deploy/drill.sh [SERVICE ...]    # without names: every one below
 # Before that the drafters are scaled up to three and down again. Run it as root where the engine runs: after `docker kill` no
 # engine starts the container again, since it counts as a stop on request. COMPOSE and COMPOSE_PROJECT_NAME as in
 # rolling-restart.sh.
@@ -45,7 +45,8 @@ crash() {  # crash SERVICE
 }
 
 # Not the web server: callers that wait for an answer on one connection lose it with the process, and have to try again.
-[ $# -gt 0 ] || set -- draft draft-general draft-code draft-prose draft-chat fuse control verify beat redis
+[ $# -gt 0 ] || set -- draft fuse control verify beat draft-general draft-code draft-prose draft-chat fuse-cooperate \
+    control-cooperate verify-cooperate beat-cooperate redis
 scale draft 3
 scale draft 1
 for service in "$@"; do

@@ -2,7 +2,7 @@
 overload.
 
 Requests come at Poisson times whether or not others have ended, to a pipeline in this process. No
-beat runs there, so every arm is under the first policy: `bench load --arms unsteered on` and
+beat runs there, so every arm is under the first policy: `bench load steps --arms unsteered on` and
 `lab simulate beat` say what beat is worth.
 Every arm gets the same requests at the same times, one arm after the other, in an order that
 rotates with every repeat; a request's times in two arms are a pair.
@@ -24,10 +24,10 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 
 from app.assembly.local import load_models
 from app.store.protocol import Snapshot
-from bench.clients.arrivals import poisson
-from bench.clients.load import is_repeated, prompt
-from bench.clients.load_report import Served, Slo, figures
 from bench.help import parser as parser_of
+from bench.load.arrivals import poisson
+from bench.load.client import is_repeated, prompt
+from bench.load.report import Served, Slo, figures
 from bench.report_header import heading
 from bench.stats import paired_ratio
 from lab.cooperate.systems import PipelineArm

@@ -213,7 +213,8 @@ def pipeline(
     """
     store = store or MemoryStore()
     tokenizer = cast(Tokenizer, tokenizer or Characters(vocab_size, eos_ids))
-    chosen = Settings.model_validate({"max_sequences": max_sequences, "routing": "all", **settings})
+    usual = {} if "plan" in settings else {"routing": "all"}
+    chosen = Settings().changed(max_sequences=max_sequences, **usual, **settings)
     verifier = verifier_over(
         chosen,
         measured(target, vocab_size=vocab_size),

@@ -83,7 +83,6 @@ WITH_TORCH = (  # all others import without it: web, control and fuse processes 
 )
 WITHOUT_TORCH = (  # of those
     "app.assembly.fuser",
-    "app.assembly.plans",
     "app.engine.early_exit.controller",
     "app.engine.kv.prefix_hash",
     "app.engine.kv.sizing",

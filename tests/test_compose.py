@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from app.config import PREFIX, ROOT, Settings
+from app.plans import PLANS
 from web.server import NOTICE_S
 from workers.run import ROLES
 
@@ -20,14 +21,15 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
 GPU = "verify-gpu"
-COOPERATE = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
+DRAFTERS = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
+COOPERATE = DRAFTERS | {f"{role}-cooperate" for role in ("web", "control", "fuse", "verify", "beat")}
 PROXY = "proxy"
 OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", PROXY, *MONITORING}}
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
-PUBLISHED = {"web", PROXY, "flower", *MONITORING}
-OF_COMPOSE = {"BIND", "PORT", "IMAGE", "BUILD_NETWORK"}
-OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web"}}
-OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", PROXY}}
+PUBLISHED = {"web", "web-cooperate", PROXY, "flower", *MONITORING}
+OF_COMPOSE = {"BIND", "PORT", "COOPERATE_PORT", "IMAGE", "BUILD_NETWORK"}
+OF_COMPOSE |= {f"{name.upper()}_PORT" for name in PUBLISHED - {"web", "web-cooperate"}}
+OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", "web-cooperate", PROXY}}
 
 
 def test_every_role_has_a_service_and_a_health_check() -> None:
@@ -96,7 +98,7 @@ def test_each_service_gets_settings_that_it_can_read(environ: dict[str, str], ur
 
 def test_every_setting_reaches_the_containers() -> None:
     """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
-    own = {"home", "state", "node", "placement", "partition", "api_key"}
+    own = {"home", "state", "node", "api_key"}
     given = {name.removeprefix(PREFIX).lower() for service in OURS.values() for name in service["environment"]}
     assert Settings.model_fields.keys() - own <= given
     everywhere = {name.removeprefix(PREFIX).lower() for name in OURS["verify"]["environment"]}
@@ -111,16 +113,28 @@ def test_every_setting_reaches_the_containers() -> None:
     assert Settings.model_fields.keys() - own - of_one <= everywhere
 
 
-def test_a_node_for_each_drafter_is_optional_and_each_has_its_own() -> None:
-    nodes = {name: service for name, service in OURS.items() if service.get("profiles") == ["cooperate"]}
-    assert nodes.keys() == {f"draft-{own}" for own in ("general", "code", "prose", "chat")}
-    for name, service in nodes.items():
-        assert service["environment"]["PACELINE_DRAFTERS"] == f"smol-{name.removeprefix('draft-')}"
-        assert {**service, "environment": None, "profiles": None} == {
-            **OURS["draft"], "environment": None, "profiles": None
-        }  # fmt: skip
-    folders = {service["environment"]["NUMBA_CACHE_DIR"] for service in [*nodes.values(), OURS["draft"]]}
-    assert len(folders) == len(nodes) + 1, "numba's index does not take two that write at once"
+def test_cosines_plan_is_a_deployment_of_its_own_with_a_node_for_each_drafter() -> None:
+    own = {name: service for name, service in OURS.items() if service.get("profiles") == ["cooperate"]}
+    assert own.keys() == COOPERATE
+    nodes = [own[f"draft-{drafter.removeprefix('smol-')}"] for drafter in PLANS["cosine"].drafters]
+    assert [node["environment"]["PACELINE_DRAFTERS"] for node in nodes] == [*PLANS["cosine"].drafters]
+    for name, service in own.items():
+        usual = OURS["draft" if name in DRAFTERS else name.removesuffix("-cooperate")]
+        other = ["environment", "profiles", *(["ports", "command"] if name == "web-cooperate" else [])]
+        assert {**service, **dict.fromkeys(other)} == {**usual, **dict.fromkeys(other)}
+        given = service["environment"]
+        assert given["PACELINE_PLAN"] == "cosine"
+        assert given["PACELINE_NAMESPACE"] == given["PACELINE_QUEUE"] == "cooperate"
+    folders = [one["environment"]["NUMBA_CACHE_DIR"] for one in (*nodes, own["verify-cooperate"])]
+    folders += [OURS[name]["environment"]["NUMBA_CACHE_DIR"] for name in ("draft", "verify")]
+    assert len(set(folders)) == len(folders), "numba's index does not take two that write at once"
+
+
+def services_of(script: str) -> list[str]:
+    """The services that a script of `deploy` is for, if none is named."""
+    text = (ROOT / "deploy" / script).read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"set -- (.*)", text)
+    return str(listed).split()
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -175,22 +189,19 @@ def test_the_gpu_verifiers_image_can_launch_kernels_and_keeps_them() -> None:
 
 
 def test_a_rolling_restart_covers_all_services_that_may_run_twice() -> None:
-    script = (ROOT / "deploy" / "rolling-restart.sh").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"set -- (.*)", script)
-    assert sorted(listed.split()) == sorted(
-        OURS.keys() - {"model", "flower", GPU}
-    )  # made once; its port is one; its GPU
-    assert all("healthcheck" in OURS[name] and "container_name" not in OURS[name] for name in listed.split())
-    names = [re.findall(r"(?:--node |PACELINE_NODE=)(\S+)", OURS[name]["command"][-1])[0] for name in listed.split()]
-    assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"]  # the second waits for the first to end
+    listed = services_of("rolling-restart.sh")
+    assert sorted(listed) == sorted(OURS.keys() - {"model", "flower", GPU})  # made once; its port is one; its GPU
+    assert all("healthcheck" in OURS[name] and "container_name" not in OURS[name] for name in listed)
+    names = [re.findall(r"(?:--node |PACELINE_NODE=)(\S+)", OURS[name]["command"][-1])[0] for name in listed]
+    # The second waits for the first to end.
+    assert [name for name in names if "$$HOSTNAME" not in name] == ["beat-1"] * 2
 
 
 def test_a_drill_covers_all_services_that_may_die_unnoticed() -> None:
-    script = (ROOT / "deploy" / "drill.sh").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"set -- (.*)", script)
-    assert sorted(listed.split()) == sorted({*OURS, "redis"} - {"model", "web", "flower", GPU})
-    assert all("healthcheck" in SERVICES[name] for name in listed.split())
-    assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed.split())
+    listed = services_of("drill.sh")
+    assert sorted(listed) == sorted({*OURS, "redis"} - {"model", "web", "web-cooperate", "flower", GPU})
+    assert all("healthcheck" in SERVICES[name] for name in listed)
+    assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed)
 
 
 def test_a_web_server_has_time_to_announce_its_end_and_drain() -> None:

@@ -208,7 +208,7 @@ def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, mon
     runner = pipeline.verifier.target
     predictor = RandomPruner()
     if rule == "rank":
-        settings = Settings(pruning="on")
+        settings = Settings().changed(pruning="on")
         monkeypatch.setattr(runner, "predictor", None)
         pruning(runner, target_folder(settings), settings)
         predictor = runner.predictor

@@ -39,10 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(options: Options, settings: Settings) -> dict[str, Any]:
-    """Make the data, train, evaluate, write the folder; return its card.
-
-    Raises InvalidRequest, ModelRefused, GenerationFailed.
-    """
+    """Make the data, train, evaluate, write the folder; return its card. Raises InvalidRequest, ModelRefused,
+    GenerationFailed."""
     _check_out(options)
     check_paths(options)
     progress = ProgressLine()
@@ -157,10 +155,8 @@ def _scale(student: Student, rows: list[Row]) -> None:
 
 
 def _layers(target: Any, options: Options, count: int) -> list[int]:
-    """Return the target's layers to copy; for a drafter to go on from, any of the same number.
-
-    Raises InvalidRequest for a layer that the target lacks.
-    """
+    """Return the target's layers to copy; for a drafter to go on from, any of the same number. Raises InvalidRequest
+    for a layer that the target lacks."""
     have = target.config.num_hidden_layers
     if options.init is not None:
         return [min(i, have - 1) for i in range(count)]

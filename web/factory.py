@@ -14,7 +14,7 @@ from web.ops import dashboard, health, metrics
 from workers.deployment import Deployment
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
-
+MAX_READERS = 256  # streams beside one of each request; a tenant has half of them
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -42,8 +42,8 @@ def create_app(
     app.register_blueprint(metrics.blueprint(deployment))
     app.register_blueprint(dashboard.blueprint(deployment))
     disconnects = DisconnectWatcher(deployment)
-    most = deployment.settings.max_readers
-    stream_limits = StreamLimits(most, most if deployment.settings.keys is None else (most + 1) // 2)
+    of_tenant = MAX_READERS if deployment.settings.keys is None else (MAX_READERS + 1) // 2
+    stream_limits = StreamLimits(MAX_READERS, of_tenant)
     app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
     app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
     app.register_blueprint(openapi.blueprint(app, deployment.settings))  # documents the routes registered above

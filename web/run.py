@@ -13,7 +13,7 @@ from types import FrameType
 from app import logs
 from app.config import Settings
 from app.errors import PacelineError
-from web.factory import create_app
+from web.factory import MAX_READERS, create_app
 from web.ops.history import HistoryWriter
 from web.server import WebServer
 from workers.deployment import Deployment
@@ -46,7 +46,7 @@ def serve(
     `names`: host names of this process, beside `host`.
     """
     deployment = Deployment.open(settings)
-    streams = settings.max_active_requests + settings.max_readers
+    streams = settings.max_active_requests + MAX_READERS
     server = WebServer(create_app(deployment, stopping, leaving, [host, *names]), host, port, streams)
     heartbeat = Heartbeat(deployment, KIND, settings.node or DEFAULT_NAME)
     heartbeat.begin([deployment.exchange_stats(deployment.counters), HistoryWriter(deployment)])

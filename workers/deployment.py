@@ -35,7 +35,7 @@ from app.messages import (
 )
 from app.metrics import ADMITTED, ENDED, REFUSED
 from app.request import GenerateRequest
-from app.speculation.routing_policies import serving, verifier
+from app.speculation.routing import serving, verifier
 from app.stages.admit import admit
 from app.store.append_only_file import AppendOnlyFile
 from app.store.connect import connect
@@ -43,6 +43,7 @@ from app.store.event_feed import EventFeed
 from app.store.history import History
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
+from app.store.protocol import ACTIVE_TTL_S
 from app.store.rate_limits import RateLimits
 from app.store.requests import RequestStore
 from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
@@ -71,7 +72,7 @@ class Deployment:
             client,
             settings.namespace,
             ttl_s=settings.request_ttl_s,
-            active_ttl_s=settings.active_ttl_s,
+            active_ttl_s=ACTIVE_TTL_S,
             on_ended=lambda reason: self.counters.count(ENDED, reason),
             durable=settings.durable,
         )
@@ -84,7 +85,7 @@ class Deployment:
         self.traces: Final = Traces(client, settings.namespace)
         self.history: Final = History(client, settings.namespace)
         self.append_only_file: Final = AppendOnlyFile(client)
-        self.rate_limits: Final = RateLimits(client, settings.namespace, active_ttl_s=settings.active_ttl_s)
+        self.rate_limits: Final = RateLimits(client, settings.namespace, active_ttl_s=ACTIVE_TTL_S)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

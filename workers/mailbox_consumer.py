@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 MAX_ITEMS = 256
 LOOK_S = 0.1  # longest time between two looks for mail
 LONGEST_WAIT_S = 0.5
+LINGER_S = 2.0  # that an idle worker waits for mail before it leaves
+ATTEND_S = 20.0  # longest stay at a mailbox
 M = TypeVar("M", bound=Mail)
 Handle = Callable[[list[M]], float | None]
 
@@ -33,7 +35,7 @@ def consume_mailbox(
     handle: Handle[M],
     has_mail: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Serve the mailbox until it is idle, for at most `attend_s`; then ring again, so that Celery gets its turn.
+    """Serve the mailbox until it is idle, for at most ATTEND_S; then ring again, so that Celery gets its turn.
 
     `handle` gets all waiting messages (perhaps none) and returns the seconds that it can wait for more: 0 while it
     has work left, None if it has none. Between two calls without a wait, mail is looked for if `has_mail` returns True.
@@ -62,14 +64,14 @@ def _serve(
     handle: Callable[[list[str]], float | None],
     has_mail: Callable[[], bool],
 ) -> None:
-    until_s = time.monotonic() + deployment.settings.attend_s
+    until_s = time.monotonic() + ATTEND_S
     wait_s: float | None = 0.0
     idle_since_s: float | None = None
     seen_s = looked_s = time.monotonic()
     while True:
         items: list[str] = []
         if wait_s != 0.0 or seen_s - looked_s >= LOOK_S or has_mail():
-            patience_s = min(deployment.settings.linger_s if wait_s is None else wait_s, LONGEST_WAIT_S)
+            patience_s = min(LINGER_S if wait_s is None else wait_s, LONGEST_WAIT_S)
             items = deployment.mailboxes.take(mailbox, heartbeat.owner, MAX_ITEMS, patience_s)
             looked_s = time.monotonic()
         wait_s = handle(items)
@@ -84,7 +86,7 @@ def _serve(
             idle_since_s = now
         if now >= until_s or worker_state.should_stop is not None:
             return _hand_over(deployment, heartbeat, mailbox, has_work=wait_s is not None)
-        is_idle = idle_since_s is not None and now - idle_since_s >= deployment.settings.linger_s
+        is_idle = idle_since_s is not None and now - idle_since_s >= LINGER_S
         if is_idle and _try_leave(deployment, heartbeat, mailbox):
             return
 

@@ -15,6 +15,7 @@ from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
+MAX_STRIKES = 5  # verifiers that a request may crash before it fails alone
 
 
 class Recovery:
@@ -48,7 +49,7 @@ def recover(deployment: Deployment) -> set[str]:
     began: set[str] = set()
     if any(node.kind == "verify" for node in live):
         orphans = deployment.requests.orphans()
-        culprit = _culprit(deployment, [one for one in orphans if one.strikes >= deployment.settings.max_strikes])
+        culprit = _culprit(deployment, [one for one in orphans if one.strikes >= MAX_STRIKES])
         for orphan in orphans:
             if orphan is culprit:
                 give_up(deployment, orphan.request_id, orphan.strikes)

@@ -1,14 +1,13 @@
 """Load the target on the device that the settings name, with its KV cache sized, and divide the machine."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from app.assembly.plans import plan_of
 from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward, packed_once
@@ -29,7 +28,7 @@ from app.engine.kv.sizing import (
 from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
 from app.errors import InstanceError, ModelRefused
-from app.placement.partition import ModelCores, Partition, cores, divisions, partition, units_of
+from app.placement.partition import Partition, cores, divided_cores, units_of
 from app.placement.splits import PreparedSplits
 from app.policy import MOST_BATCH_TOKENS
 
@@ -73,13 +72,13 @@ def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitCon
 
     Raises ModelRefused for a rank test that cannot be read.
     """
-    plan = plan_of(settings)
-    if plan.pruning == "off" or settings.pruner == "none":
+    plan = settings.plan
+    if plan.pruning == "off" or plan.pruner == "none":
         return EarlyExitController()
     if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward):
         log.info("this target's forward drops no rows on its way")
         return EarlyExitController()
-    test = _rank_test(drafter_folder(settings.pruner), folder)
+    test = _rank_test(drafter_folder(plan.pruner), folder)
     if test is None:
         return EarlyExitController()
     runner.predictor = test
@@ -102,24 +101,23 @@ def sides_of(settings: Settings) -> Partition:
         from app.engine.gpu.sm_partition import divided  # see _on_gpu
 
         return divided(drafting, units_of(settings))
-    return partition(settings)
+    return divided_cores(units_of(settings))
 
 
-def core_splits(runner: AnyRunner, models: Iterable[Forward]) -> PreparedSplits:
-    """Prepare the ways to divide this process's cores between the target of `runner` and drafters' models.
+def core_splits(runner: AnyRunner, models: Sequence[Forward]) -> PreparedSplits:
+    """Prepare to divide this process's cores between the target of `runner` and drafters' models.
 
-    Raises InstanceError where the cores cannot be divided, or a model's threads cannot be moved.
+    Drafting gets none, a quarter or a half. Raises InstanceError where the cores cannot be divided, or a model's
+    threads cannot be moved.
     """
-    sides = ((runner.model,) if isinstance(runner, ModelRunner) else (), tuple(models))
-    if not all(isinstance(model, FusedForward) for side in sides for model in side) or not sides[0]:
-        raise InstanceError("PACELINE_PARTITION=auto needs models that run compiled on CPUs")
-    verify, draft = (tuple(model for model in side if isinstance(model, FusedForward)) for side in sides)
-    return PreparedSplits(
-        {
-            units: Partition(ModelCores(target_cores, verify), ModelCores(draft_cores, draft))
-            for units, (target_cores, draft_cores) in divisions(cores()).items()
-        }
-    )
+    draft = [model for model in models if isinstance(model, FusedForward)]
+    if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward) or len(draft) < len(models):
+        raise InstanceError(
+            'a plan of partition = "auto" needs models on CPUs that run compiled (app/engine/cpu/fused.py)'
+        )
+    count = len(cores())
+    parts = sorted({0, max(1, count // 4), count // 2})
+    return PreparedSplits({units: divided_cores(units, [runner.model], draft) for units in parts})
 
 
 def draft_device(settings: Settings) -> torch.device:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
-from app.assembly.plans import plan_of
-from app.config import Activations, Settings
+from app.config import Activations, Settings, WeightsAs
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
+WEIGHTS: WeightsAs = "q8_0"  # of drafters on CPUs: rounded so, as many guesses are right
+ACTIVATIONS: Activations = "int8"
 AnyGuesser: TypeAlias = "ModelGuesser | DeviceGuesser"
 
 
@@ -36,7 +37,7 @@ def build_drafters(settings: Settings) -> list[ModelDrafter]:
 
 def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
     """Build a drafter node; several models guess each token together if `fusion` is `token`."""
-    is_shared = plan_of(settings).fusion == "token" and len(models) > 1
+    is_shared = settings.plan.fusion == "token" and len(models) > 1
     kvs = (model.draft_kv for model in models)
     token_fusion = TokenFusion(kvs) if is_shared else None
     return DrafterNode(models, fetch, mailbox, token_fusion)
@@ -44,12 +45,8 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
 
 def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
     """Load the models of the drafters that the settings name, by drafter. Raises ModelRefused."""
-    if (
-        settings.draft_device == "cuda"
-        and plan_of(settings).placement != "together"
-        and not on_another_device(settings)
-    ):
-        log.warning("two processes take turns on one GPU; PACELINE_PLACEMENT=together has one for both")
+    if settings.draft_device == "cuda" and settings.plan.placement != "together" and not on_another_device(settings):
+        log.warning('two processes take turns on one GPU; a plan of placement = "together" has one for both')
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
     found = dict(_drafter(name, settings, target) for name in settings.drafters)
@@ -76,11 +73,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
             from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
 
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        # Where weights are rounded, activations are too: as many guesses are right (docs/using.md).
-        activations: Activations = "float32" if settings.draft_weights in ("stored", "float32") else "int8"
-        guesser = load_guesser(
-            folder, target, **memory, weights=settings.draft_weights, home=settings.home, activations=activations
-        )
+        guesser = load_guesser(folder, target, **memory, weights=WEIGHTS, home=settings.home, activations=ACTIVATIONS)
         return folder.name, guesser
 
 

@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.assembly.plans import plan_of
 from app.config import Settings
 from app.drafter.replicas import Own, fetcher, none_here
 from app.engine.text.tokenizer import Tokenizer
@@ -31,7 +30,7 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: 
     from app.fuser.fuser import Fuser  # numba: web and control name drafters, and run none
 
     drafters: list[Drafter] = []
-    if plan_of(settings).model_free:
+    if settings.plan.model_free:
         folder = _phrases_folder(settings, tokenizer)
         drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size, settings.home)])]
     return Fuser(drafters, tokenizer.vocab_size, fetcher(store), own)
@@ -39,7 +38,7 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: 
 
 def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Name the drafters that run at every fuser. Raises ModelRefused."""
-    if not plan_of(settings).model_free:
+    if not settings.plan.model_free:
         return ()
     return MODEL_FREE if _phrases_folder(settings, tokenizer) else tuple(BUILT_IN)
 

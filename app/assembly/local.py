@@ -39,7 +39,7 @@ def load_models(settings: Settings) -> Models:
 def build_local(settings: Settings, models: Models | None = None) -> LocalPipeline:
     """Build a pipeline, over `models` if they are loaded already. Raises ModelRefused."""
     models = models or load_models(settings)
-    store = MemoryStore(ttl_s=settings.request_ttl_s, active_ttl_s=settings.active_ttl_s)
+    store = MemoryStore(ttl_s=settings.request_ttl_s)
     measured = measured_target(settings, models.runner, StepCosts.loads(models.costs), models.tokenizer)
     verifier = verifier_over(
         settings, measured, MAILBOX, store, tokenizer=models.tokenizer, agreement=agreement(settings)

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Callable
 
 from app.assembly.devices import CHUNK_TOKENS, AnyRunner, device_of, forget_files, max_sequences, pruning, target_runner
-from app.assembly.plans import plan_of
 from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.drafters.token_similarity import embedding_agreement
@@ -19,13 +18,19 @@ from app.scheduler.cosine import CosineSelection, Memory
 from app.scheduler.tree_budget import BatchSelection, PaceSelection
 from app.speculation.baselines import BaselineController, length_policy, length_search
 from app.speculation.draft_costs import DraftCosts
-from app.speculation.joint_planner import JointController
+from app.speculation.joint import JointController
 from app.speculation.length_policy import LengthPlanner
-from app.speculation.overlap import AutoOverlap, FrontiersOverlap, GroupsOverlap, NoOverlap, Overlap, RoundsOverlap
+from app.speculation.overlap import AutoOverlap, HalvesOverlap, NoOverlap, Overlap
 from app.speculation.planner import LengthController
-from app.speculation.route_scores import same_tokens
-from app.speculation.route_strategies import Agreement, CosineRouting, FixedRouting, LearnedRouting, RoutingStrategy
-from app.speculation.router import Router
+from app.speculation.routing import (
+    Agreement,
+    CosineRouting,
+    FixedRouting,
+    PaceRouting,
+    Router,
+    RoutingStrategy,
+    same_tokens,
+)
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.store.protocol import Requests
 from app.verifier.measured_target import MeasuredTarget
@@ -108,20 +113,21 @@ def verifier_over(
     clock: Clock = SYSTEM,
     splits: Splits | None = None,
     planner: LengthPlanner | None = None,
+    overlapping: Overlap | None = None,
 ) -> Verifier:
     """Build a verifier around a target, with the strategies that the settings select.
 
     `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
     routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
-    `splits`: how the machine can be divided; None: not at all. `planner` decides lengths instead of the
-    settings' rule.
+    `splits`: how the machine can be divided; None: not at all. `planner` and `overlapping` replace what the plan
+    names.
     """
-    plan, splits = plan_of(settings), splits or FixedSplits()
+    plan, splits = settings.plan, splits or FixedSplits()
     planner = planner or lengths(settings, splits)
     strategies = DraftStrategies(
         planner,
         Router(routing(settings, agreement), plan.drafters_per_sequence),
-        planner if isinstance(planner, JointController) else overlap(settings),
+        overlapping or (planner if isinstance(planner, JointController) else overlap(settings)),
         sends_states=plan.states,
         shares_tokens=plan.fusion == "token",
         drafts_whole=plan.drafts_whole,
@@ -145,14 +151,14 @@ def verifier_over(
 
 def agreement(settings: Settings) -> Agreement:
     """Choose how a draft's agreement with the text is rated: by embedding for CoSine's routing."""
-    return embedding_agreement(target_folder(settings)) if plan_of(settings).routing == "cosine" else same_tokens
+    return embedding_agreement(target_folder(settings)) if settings.plan.routing == "cosine" else same_tokens
 
 
 def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingStrategy:
     """Choose the strategy that chooses model drafters."""
-    match plan_of(settings).routing:
-        case "learned":
-            return LearnedRouting()
+    match settings.plan.routing:
+        case "pace":
+            return PaceRouting()
         case "cosine":
             return CosineRouting(agreement)
         case "all":
@@ -163,7 +169,7 @@ def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingSt
 
 def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
     """Choose the planner of draft lengths; with `overlap=joint` it decides chunk and split with them."""
-    plan = plan_of(settings)
+    plan = settings.plan
     kind = plan.lengths
     search = length_search(kind) if plan.overlap == "joint" else None
     if search is not None:
@@ -176,25 +182,21 @@ def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
 
 
 def overlap(settings: Settings) -> Overlap:
-    """Choose the overlap of drafting and verifying; a length for a whole batch keeps the batch whole."""
-    plan = plan_of(settings)
-    kind, _, tokens = plan.overlap.partition(":")
-    match kind:
+    """Choose the overlap of drafting and verifying, where the planner of lengths does not decide it."""
+    match settings.plan.overlap:
         case "auto":
-            return AutoOverlap(may_split=plan.lengths != "uniform")
-        case "none":
+            return AutoOverlap()
+        case "halves":
+            return HalvesOverlap(AutoOverlap())
+        case "always-halves":
+            return HalvesOverlap(NoOverlap(), gain=0.0)
+        case _:
             return NoOverlap()
-        case "rounds":
-            return RoundsOverlap()
-        case "groups":
-            return GroupsOverlap()
-        case _:  # frontiers, and joint where lengths are not searched for
-            return FrontiersOverlap(int(tokens) if tokens else None)
 
 
 def selection(settings: Settings, draft_costs: DraftCosts, memory: Memory) -> BatchSelection:
     """Choose how the trees of a step are selected; CoSine's rule asks how much `memory` is free."""
-    plan = plan_of(settings)
+    plan = settings.plan
     return (
         CosineSelection(draft_costs.seconds, memory, plan.objective) if plan.batching == "cosine" else PaceSelection()
     )

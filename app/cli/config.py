@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from app.assembly.plans import overrides
 from app.cli.run import Commands
 from app.config import FILE_VARIABLE, PREFIX, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
+from app.plans import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
     for group, title in GROUPS.items():
         print(f"{title}\n", *(_lines(info) for info in found if info.group == group), "", sep="\n")
-    replaced = ", ".join(f"{name} {as_text(value)}" for name, value in overrides(settings).items())
-    print(f"plan: {settings.plan}{f', but {replaced}' if replaced else ''}")
+    changes = ", ".join(f"{name} {as_text(value)}" for name, value in settings.plan.changes().items())
+    print(f"plan: {settings.plan.name}{f', but {changes}' if changes else ''}")
     print(f"file of settings: {find_file(os.environ) or 'none'}")
     for text in unknown_variables(os.environ):
         print(f"! {text}")
@@ -82,12 +82,10 @@ UNITS = {  # by the end of a number's name
     "_bytes": "bytes",
     "_tokens": "tokens",
     "_requests": "requests",
-    "_readers": "streams",
     "_sequences": "sequences",
-    "_strikes": "verifiers",
-    "_per_sequence": "drafters",
     "_threads": "cores",
-    "partition": "cores, multiprocessors",
+    "_per_sequence": "drafters",
+    "partition": "cores, multiprocessors | auto",
     "_part": "fraction",
 }
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
@@ -111,9 +109,10 @@ def list_settings(environ: Mapping[str, str] | None = None) -> list[SettingInfo]
     found = []
     for name, field in Settings.model_fields.items():
         source = "environment" if name in given else str(file) if name in in_file else "default"
-        default, value = _text(field.default), _without_password(_text(getattr(settings, name)))
+        default = _text(None if field.default_factory else field.default)
+        value = _without_password(_text(getattr(settings, name)))
         found.append(
-            SettingInfo(variable(name), SETTINGS, _unit(name, field), default, field.description or "", value, source)
+            SettingInfo(variable(name), SETTINGS, unit_of(name, field), default, field.description or "", value, source)
         )
     for group, name, unit, usual, effect in OTHERS:
         text = environ.get(name)
@@ -142,8 +141,11 @@ def _text(value: object) -> str | None:
     return None if value is None else as_text(value)
 
 
-def _unit(name: str, field: FieldInfo) -> str:
+def unit_of(name: str, field: FieldInfo) -> str:
+    """Return the unit of a field's values, or the values to choose from, and their bounds."""
     kind = bare_type(field.annotation)
+    if kind is Plan:
+        return "name | file"
     if get_origin(kind) is tuple:
         return "names, with commas between"
     if get_origin(kind) is Literal:
@@ -182,6 +184,7 @@ OTHERS: tuple[tuple[str, str, str, str | None, str], ...] = (
     (PROCESS, "TQDM_DISABLE", "0 | 1", "1", "0 shows transformers' own bars"),
     (COMPOSE, "PACELINE_BIND", "address", "127.0.0.1", "where ports are published"),
     (COMPOSE, "PACELINE_PORT", "port", "8000", "of the page"),
+    (COMPOSE, "PACELINE_COOPERATE_PORT", "port", "8001", "of the page of the profile `cooperate`"),
     (COMPOSE, "PACELINE_PROXY_PORT", "port", "8080", "of the proxy before several web servers"),
     (COMPOSE, "PACELINE_FLOWER_PORT", "port", "5555", "of Flower"),
     (COMPOSE, "PACELINE_PROMETHEUS_PORT", "port", "9090", "of Prometheus"),

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from app.cli.config import bare_type
+from app.cli.run import PLAN_HELP, PLAN_METAVAR
 from app.config import THREAD_ENVIRONMENT, Settings
 from app.engine.weights.resolve import resolve
 from app.errors import InstanceError, InvalidRequest, validation_message
@@ -35,6 +36,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--no-speculation", action="store_true", help="slower, and the same text")
     parser.add_argument("--max-draft-tokens", type=int, metavar="N", help="draft tokens verified a round, at most")
     parser.add_argument("--drafters", metavar="NAMES", help="only these drafters, with commas between")
+    parser.add_argument("--plan", metavar=PLAN_METAVAR, help=f"{PLAN_HELP}; only if no instance runs")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--instance", metavar="NAME", help="a running instance; else the default one, or the only one")
 
@@ -70,6 +72,8 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.instance is not None and (state is None or not state.ready):
         raise InstanceError(f"instance {arguments.instance!r} is not running, or not ready yet")
     if state is not None and state.ready:
+        if arguments.plan is not None:
+            raise InstanceError(f"the running instance at {state.url} has a plan; stop it to generate with another")
         result = generate_remotely(state.url, request, on_text, settings.api_key)
     else:
         result = _generate_here(request, settings, on_text, progress)

@@ -9,6 +9,8 @@ import sys
 import tomllib
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from app.cli.config import add_config
 from app.cli.generate import add_generate
 from app.cli.keys import add_keys
@@ -27,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] in MODULES:
             return run_module(words[0], words[1:])
         arguments = _parser().parse_args(words)
-        return int(arguments.run(arguments, Settings.from_env()))
+        return int(arguments.run(arguments, _settings(arguments)))
     except (InvalidSettings, InvalidRequest) as error:
         return _fail(str(error), 2)
     except PacelineError as error:
@@ -51,6 +53,17 @@ def _parser() -> argparse.ArgumentParser:
     add_config(commands)
     add_keys(commands)
     return parser
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Read the settings, with the plan of the flag `--plan` in place of theirs. Raises InvalidSettings."""
+    settings, plan = Settings.from_env(), getattr(arguments, "plan", None)
+    if plan is None:
+        return settings
+    try:
+        return settings.changed(plan=plan)
+    except ValidationError as error:
+        raise InvalidSettings(f"--plan: {error.errors()[0]['msg']}") from error
 
 
 def _version() -> str:

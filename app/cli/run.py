@@ -39,6 +39,7 @@ Several instances can run at once. Without --instance the one called "default" i
 `up` says where and is content; unless --port asks for another port: then a second instance, named after the
 port, is started beside it.
 """
+PLAN_METAVAR, PLAN_HELP = "NAME|FILE", "how to speculate: a plan, or a TOML file that changes one; else PACELINE_PLAN"
 INSTANCE_HELP = "which instance; needed only if several run and none of them is the default one"
 
 
@@ -47,6 +48,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
     up.add_argument("--instance", metavar="NAME", help="name of this instance")
+    up.add_argument("--plan", metavar=PLAN_METAVAR, help=PLAN_HELP)
     up.add_argument("--nodes", action="store_true", help="a process for each drafter, whose drafts one fuser merges")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     down = _command(commands, "down", _down, "stop a running instance")
@@ -106,7 +108,7 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
     if state is not None:
         return _already(instance, state, arguments.port)
     if arguments.nodes:
-        settings = settings.model_copy(update={"placement": "nodes"})
+        settings = settings.changed(placement="nodes")
     progress = ProgressLine()
     if arguments.detach:
         state = detach(settings, instance, arguments.port, progress)

@@ -5,7 +5,6 @@ import re
 import sys
 from pathlib import Path
 
-from app.assembly.plans import plan_of
 from app.config import NO_FILE, ROOT, THREAD_ENVIRONMENT, Settings, as_text, variable
 from app.engine.weights.resolve import drafter_folder
 from app.local.children import Service
@@ -44,16 +43,16 @@ def services(settings: Settings, port: int) -> list[Service]:
 
 
 def _roles(settings: Settings) -> list[str]:
-    if not settings.drafters or not plan_of(settings).drafts:
+    if not settings.drafters or not settings.plan.drafts:
         return ["control", "fuse", "verify", "beat"]
-    if plan_of(settings).placement == "together":
+    if settings.plan.placement == "together":
         return ["control", "fuse", "engine", "beat"]
     return ["control", "fuse", "draft", "verify", "beat"]
 
 
 def _draft_nodes(settings: Settings) -> dict[str, Settings]:
     """Return the settings of each drafter node by its name: one node of all drafters, or a node each."""
-    if plan_of(settings).placement != "nodes":
+    if settings.plan.placement != "nodes":
         return {"draft-1": settings}
     nodes: dict[str, Settings] = {}
     for drafter in settings.drafters:

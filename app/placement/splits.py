@@ -1,18 +1,17 @@
-"""Name the splits of a machine between verifying and drafting, of which one is in use. No torch here.
+"""Name the splits of a machine between verifying and drafting, of which FASER's controller uses one at a time.
 
-A split says how many units (cores, multiprocessors) drafting has for itself, and whether both sides
-work at once. Costs are learnt by split (`StepCosts.use`, `DraftCosts.use`), by its number.
+A split says how many units (cores, multiprocessors) drafting has for itself, and whether both sides work at once.
+Costs are learnt by the number of the split (`StepCosts.use`, `DraftCosts.use`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from app.placement.partition import Partition
 
 
 class Split(NamedTuple):
-    """A way to divide a machine: the units kept for drafting (0: all are for both), and whether both sides work at
-    once."""
+    """The units kept for drafting (0: all are for both), and whether both sides work at once."""
 
     units: int
     at_once: bool
@@ -27,7 +26,7 @@ class Splits(Protocol):
         ...
 
     def use(self, number: int) -> None:
-        """Divide the machine in this way from now on. Returns at once: all was prepared at the start."""
+        """Divide the machine in this way from now on; returns at once."""
         ...
 
 
@@ -39,38 +38,30 @@ class FixedSplits:
         self.all = in_turn_and_at_once(units, [units])
 
     def use(self, number: int) -> None:
-        """Change nothing: what is at once and what in turn follows from which drafts are asked for."""
+        """Change nothing: what is at once and what in turn follows from the drafts that are requested."""
 
 
 class PreparedSplits:
-    """Divisions of the machine of one process, all prepared at its start; each side enters the present one.
-
-    The verifier's thread chooses, by `use`. The drafters' thread calls `follow` before it works.
-    """
+    """Divisions of one process's machine, prepared at its start; each side enters the present one."""
 
     def __init__(self, divisions: Mapping[int, Partition]) -> None:
         """Take these divisions, by the units that drafting has for itself: 0 first, where both have all."""
         self.all = in_turn_and_at_once(0, [units for units in divisions if units])
-        self._divisions = [divisions[split.units] for split in self.all]
+        self.divisions = [divisions[split.units] for split in self.all]  # by the number of the split
         self._present = self._followed = 0
-
-    @property
-    def divisions(self) -> Sequence[Partition]:
-        """Return the division of each split, by its number."""
-        return self._divisions
 
     def use(self, number: int) -> None:
         """Divide the machine in this way from now on. For the verifier's thread, between its steps."""
         if number != self._present:
             self._present = number
-            self._divisions[number].verify.enter()
+            self.divisions[number].verify.enter()
 
     def follow(self) -> None:
         """Work on the drafters' part of the present division from now on. For the drafters' thread, between rounds."""
         present = self._present
         if present != self._followed:
             self._followed = present
-            self._divisions[present].draft.enter()
+            self.divisions[present].draft.enter()
 
 
 def in_turn_and_at_once(in_turn: int, at_once: Iterable[int]) -> tuple[Split, ...]:

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.step_costs import StepCosts
-from app.scheduler.objective import Objective
+from app.plans import Objective
 from app.scheduler.tree_budget import BatchRows
 from app.state import Sequence, Tree
 

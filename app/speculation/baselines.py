@@ -1,10 +1,7 @@
 """Decide draft lengths by other rules than marginal gain (`app.speculation.marginal`), as baselines.
 
-`fixed:N` always asks for N tokens, and so does `tree:N`. `uniform` asks for the same number for every sequence of a
-batch, the best one by the costs of the marginal rule: it shows what lengths by request are worth.
-`faser` and `cosine` are the papers' (`app.speculation.faser`, `cosine_control`). All of a draft is
-verified: the whole tree with `tree:N` and `cosine`, else its main branch; with CoSine's batches as
-much of it as their objective chooses.
+All of a draft is verified: the whole tree with `tree:N` and `cosine`, else its main branch; with CoSine's
+batches as much of it as their objective chooses. FASER's search is in `app.speculation.faser`.
 """
 
 from collections import OrderedDict
@@ -15,7 +12,6 @@ from typing import Final
 
 from app.engine.step_costs import StepCosts
 from app.messages import Record
-from app.speculation.cosine_lengths import CosineLength
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.faser import FaserLength
@@ -24,17 +20,23 @@ from app.speculation.marginal import Candidate
 from app.state import Tree
 
 MAX_KNOWN = 4096  # requests whose length at the last decision is kept
+# Of CoSine's control:
+FIRST_LENGTH, FIRST_DRAFTERS = 4, 2
+IDLE, BUSY = 0.1, 0.03  # idle parts of the time from which drafts grow, and below which they shrink
+MEMORY = 0.2  # weight of a step in the mean
+SETTLING = 5  # steps after a change before the next one
+LEAST_DROP = 0.05  # of the idle part, by which a token more must make the verifier busier to stay
+AGAIN = 64  # steps after a token that was taken back before the next one
 
 
 def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
     """Make a baseline length policy for rounds of at most so many model drafters; None for marginal gain."""
     name, _, number = kind.partition(":")
-    rules: dict[str, LengthPolicy] = {
-        "uniform": UniformLength(),
-        "faser": FaserLength(),
-        "cosine": CosineLength(most_drafters),
-    }
-    return FixedLength(int(number)) if number else rules.get(name)
+    if number:
+        return FixedLength(int(number))
+    if name == "cosine":
+        return CosineLength(most_drafters)
+    return FaserLength() if name == "faser" else None
 
 
 def length_search(kind: str) -> LengthSearch | None:
@@ -143,10 +145,31 @@ class FixedLength:
         """Record nothing."""
 
 
-class UniformLength:
-    """Ask for the one length for all that gives the most tokens a second; 0 allowed."""
+class CosineLength:
+    """Follow the idle part of the verifier's time with one length for all requests (CoSine, papers 1.5).
 
-    drafters: Final = None
+    Negative feedback: while the verifier idles more drafters take part or more tokens are drafted; where
+    drafts pile up before it, which leaves it no time to idle, fewer. Drafters come first and go last, since
+    those on nodes of their own take next to no time more. A token more also takes drafting longer, which a
+    verifier that waits for drafts idles through: one that leaves it no busier is taken back, or the feedback
+    would not be negative. The paper's thresholds, steps and order are not known.
+    """
+
+    def __init__(self, most_drafters: int) -> None:
+        """Let at most `most_drafters` model drafters take part in a round."""
+        self._most_drafters = most_drafters
+        self._drafters = min(FIRST_DRAFTERS, most_drafters)
+        self._length = FIRST_LENGTH
+        self._idle: float | None = None  # mean idle part, recent steps first
+        self._decided_s: float | None = None
+        self._steps = 0  # since the last change
+        self._trial_idle: float | None = None  # the idle part before the token that is being tried
+        self._barred = 0  # steps until the next token may be tried
+
+    @property
+    def drafters(self) -> int:
+        """Return how many model drafters may take part in a round."""
+        return self._drafters
 
     def depths(
         self,
@@ -156,20 +179,31 @@ class UniformLength:
         now_s: float,
         committed: Mapping[str, int],
     ) -> list[int]:
-        """Return the best common length, within each candidate's limit."""
-        batch = [*candidates.values()]
-        every = range(max((c.limit for c in batch), default=0) + 1)
-        return _cut(batch, min(every, key=lambda length: _token_s(batch, length, costs, drafting)))
+        """Update the idle part by the step that these candidates were in, then choose the length."""
+        longest = max((c.limit for c in candidates.values()), default=0)
+        if self._decided_s is not None and now_s > self._decided_s:
+            self._update(max(0.0, 1.0 - costs.last_s / (now_s - self._decided_s)), longest)
+        self._decided_s = now_s
+        return [min(self._length, c.limit) for c in candidates.values()]
 
-
-def _cut(candidates: Listed[Candidate], length: int) -> list[int]:
-    return [min(length, c.limit) for c in candidates]
-
-
-def _token_s(candidates: Listed[Candidate], length: int, costs: StepCosts, drafting: DraftCosts) -> float:
-    """Return seconds a token if all asked for so many, by the costs and estimates."""
-    depths = _cut(candidates, length)
-    tokens = sum(1.0 + sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
-    verify_s = costs.seconds(len(candidates) + sum(depths))
-    verify_s += costs.reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
-    return (verify_s + drafting.seconds(sum(depth > 0 for depth in depths), max(depths, default=0))) / tokens
+    def _update(self, idle: float, longest: int) -> None:
+        mean = self._idle = idle if self._idle is None else self._idle + MEMORY * (idle - self._idle)
+        self._steps += 1
+        self._barred -= 1
+        if self._steps <= SETTLING:
+            return
+        before, tried = (self._length, self._drafters), self._trial_idle
+        self._trial_idle = None
+        if tried is not None and mean > tried - LEAST_DROP:
+            self._length -= 1
+            self._barred = AGAIN
+        elif mean > IDLE and self._drafters < self._most_drafters:
+            self._drafters += 1
+        elif mean > IDLE and self._length < longest and self._barred <= 0:
+            self._length, self._trial_idle = self._length + 1, mean
+        elif mean < BUSY and self._length > 1:
+            self._length -= 1
+        elif mean < BUSY and self._drafters > 1:
+            self._drafters -= 1
+        if (self._length, self._drafters) != before:
+            self._steps = 0

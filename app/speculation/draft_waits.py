@@ -16,7 +16,7 @@ from app.speculation.draft_costs import FEW_UNREAD
 from app.speculation.draft_modes import DraftModes
 from app.speculation.pending_drafts import AskedBatch, PendingDraft, PendingDrafts
 from app.speculation.read_tokens import ReadTokens
-from app.speculation.router import Route
+from app.speculation.routing import Route
 from app.state import Sequence
 
 ROUND_TOKENS = 9  # that a round brings at most, nearly always

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from app.messages import FUSE, mailbox_of
-from app.speculation.routing_policies import hosts
 from app.store.protocol import Node
 
 
@@ -85,3 +84,16 @@ class DrafterPool:
     def mailboxes(self) -> set[str]:
         """Return the mailboxes of all nodes and of the fusers."""
         return {self.fuser, self.alone, *(box for name in self.models for box in self.hosts_of(name))}
+
+
+def hosts(live: Sequence[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...]]:
+    """Return, by drafter, the mailboxes of the live nodes that host it, the least busy first.
+
+    Nodes whose tokenizer is not the target's are left out.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for node in sorted(live, key=lambda node: (node.info.get("waiting", 0), node.name)):
+        if node.info.get("tokenizer") == tokenizer_sha256:
+            for name in dict.fromkeys(node.info.get("drafters", ())):
+                found[name] = (*found.get(name, ()), f"{node.kind}:{node.name}")
+    return found

@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Set
 
 from app.messages import LEAST_SURVIVAL, DraftJob, ToDrafter, ToFuser
-from app.speculation.router import Replica, Route
+from app.speculation.routing import Replica, Route
 from app.state import Sequence
 
 

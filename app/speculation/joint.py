@@ -1,5 +1,4 @@
-"""Choose lengths, chunk and split together, as FASER's controller does (papers 2.3, 2.4): one function of
-profile, load and acceptance.
+"""Choose lengths, chunk and split together, as FASER's controller does (papers 2.3, 2.4).
 
 A small grid of ways to work is tried, the length search inside: in turn; at once under each split,
 with drafters running ahead of each verdict by a chunk; and at once with one half of the sequences
@@ -10,23 +9,32 @@ verified while the other half drafts. A round of B sequences, R rows, T = T(R) a
                                                      which the target adds; D': of c and that token
     in halves    2 max(T(R / 2), D(half))
 
-T and D are those learnt under the split, so they contain what both sides cost each other. Working at
-once is chosen where the drafting that it hides exceeds that interference, which is where its round
-commits more a second. The rule is ours; the paper's is not known. Pure: nothing here changes state.
+T and D are those learnt under the split, so they contain what both sides cost each other. The rule is
+ours; the paper's is not known.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from typing import Final
 
 from app.engine.step_costs import StepCosts
+from app.messages import Record
 from app.placement.splits import Split
+from app.speculation.baselines import CommittedCounts, record_asked, whole_chain
 from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
-from app.speculation.length_policy import LengthSearch
+from app.speculation.draft_modes import DraftModes
+from app.speculation.length_policy import DraftBatch, LengthDecision, LengthSearch
 from app.speculation.marginal import Candidate
+from app.state import Tree
 
+log = logging.getLogger(__name__)
 CHUNKS = (1, 2, 3, 4, 6, 8)  # draft tokens tried; the whole draft beside them
+MARGIN = 1.05  # by which another way must be faster: costs and chances are estimates
+AFTER = 8  # decisions in which it must be, one after the other
+FIRST = 8  # decisions in which the first way is kept, to learn what drafting takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,78 @@ class JointPlan:
     def way(self) -> tuple[int, bool]:
         """Name the way to work, whatever lengths and chunk are."""
         return self.split, self.in_halves
+
+
+class JointController:
+    """Decide lengths, chunk and split together, batch after batch; the `Overlap` that belongs to them.
+
+    A way to work is kept until another one has been better for some decisions, so that it does not flap.
+    """
+
+    drafters: Final = None
+
+    def __init__(self, search: LengthSearch, splits: tuple[Split, ...]) -> None:
+        """Find lengths by `search`, and work in one of the ways that these splits allow."""
+        self.modes: Final = DraftModes()
+        self._search = search
+        self._splits = splits
+        self._committed = CommittedCounts()
+        self._plan = JointPlan([], 0)
+        self._decisions = 0
+        self._better = 0  # decisions on end in which another way was clearly better
+
+    @property
+    def plan_in_use(self) -> JointPlan:
+        """Return the plan that was chosen last."""
+        return self._plan
+
+    def is_quiet(self, records: Listed[Record]) -> bool:
+        """Return False: lengths are decided at every step."""
+        return False
+
+    def plan(self, batch: DraftBatch) -> LengthDecision:
+        """Decide for one batch, and with it for all sequences how both sides work."""
+        load = BatchLoad(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
+        self._search.update(self._committed.since(batch.lengths))
+        plans = joint_plans(Profile(self._splits, batch.costs, self.modes.guessing), load, self._search)
+        chosen = self._choose(plans)
+        if chosen.way != self._plan.way:
+            log.debug("split %d, in halves: %s, chunk %s", chosen.split, chosen.in_halves, chosen.chunk)
+        self._plan = chosen
+        self._search.record(dict(zip(batch.lengths, chosen.lengths, strict=True)))
+        record_asked(batch.candidates, chosen.lengths)
+        silent = [False] * len(chosen.lengths)
+        return LengthDecision(
+            chosen.lengths, silent, is_model_free=False, worth_s=inf, is_priced=False, split=chosen.split
+        )
+
+    def trim(self, tree: Tree) -> Tree:
+        """Reduce the tree to its main branch, all of which is verified."""
+        return whole_chain(tree)
+
+    def runs_ahead(self, asked: object, core_share: float) -> bool:
+        """Tell whether drafters run ahead of the verdict."""
+        return self._plan.chunk is not None
+
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: Callable[[int], float]) -> bool:
+        """Tell whether all sequences go in one batch."""
+        return not self._plan.in_halves
+
+    def chunk(self, asked: object, core_share: float) -> int | None:
+        """Return the chunk of the plan; its lengths are cut to it already."""
+        return self._plan.chunk
+
+    def _choose(self, plans: list[JointPlan]) -> JointPlan:
+        """Return the best of these plans, fastest first, or that of the present way where none is clearly better."""
+        present = next((plan for plan in plans if plan.way == self._plan.way), None)
+        self._decisions += 1
+        if present is not None:
+            is_better = self._decisions > FIRST and plans[0].pace > MARGIN * present.pace
+            self._better = self._better + 1 if is_better else 0
+            if self._better < AFTER:
+                return present
+        self._better = 0
+        return plans[0]
 
 
 def joint_plans(profile: Profile, load: BatchLoad, search: LengthSearch) -> list[JointPlan]:

@@ -1,11 +1,10 @@
 """Decide which work goes on while a verdict is pending (design D8).
 
-In rounds, drafters guess on as if the tree were right (PEARL); where the verdict confirms it, the
-next draft is there at once. In frontiers, the same goes on inside a draft (FASER): its first chunk
-is verified while the rest is drafted, chunk by chunk; at the first rejection what is behind it is
-dropped, and drafting goes on from the target's own token. In groups, one half of the sequences is
-verified while the other half drafts. The default is chosen by the costs (docs/decisions/0015).
-FASER's controller (`app.speculation.joint_planner`) is an `Overlap` of its own.
+Drafters run ahead: they guess on as if the tree were right (PEARL), so that the next draft is there at once
+where the verdict confirms it. With chunks they do so inside a draft (FASER's frontiers): its first chunk is
+verified while the rest is drafted; at the first rejection what is behind it is dropped, and drafting goes on
+from the target's own token. In halves, one half of the sequences is verified while the other half drafts.
+FASER's controller (`app.speculation.joint`) is an `Overlap` of its own.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Protocol
 
 from app.engine.step_costs import StepCosts
 
-GAIN = 1.05  # times as fast as all together two halves must be to be taken
+GAIN = 1.05  # times as fast as the whole two halves must be
 DraftingTime = Callable[[int], float]  # draft tokens -> the seconds of drafting them
 DraftingOf = Callable[[int], float]  # sequences -> the seconds of drafting for them
 
@@ -100,52 +99,13 @@ class NoOverlap:
         return None
 
 
-class RoundsOverlap(NoOverlap):
-    """Run ahead of every verdict."""
-
-    def runs_ahead(self, asked: Round, core_share: float) -> bool:
-        """Return True."""
-        return True
-
-
-class FrontiersOverlap(RoundsOverlap):
-    """Run ahead of every verdict, and wait for a chunk of each draft alone, of the size that pays."""
-
-    def __init__(self, tokens: int | None = None) -> None:
-        """Wait for chunks of so many tokens; None: of the size that pays."""
-        self._tokens = tokens
-
-    def chunk(self, asked: Round, core_share: float) -> int | None:
-        """Return the fixed chunk, or that of the best pace."""
-        return self._tokens or asked.best_ahead
-
-
-class GroupsOverlap(NoOverlap):
-    """Verify one half of the sequences while the other half drafts, whatever it costs."""
-
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
-        """Tell whether there is only one sequence."""
-        return sequences < 2
-
-
 class AutoOverlap(NoOverlap):
-    """Run ahead, in chunks, where that pays and takes no core from the verifier.
-
-    Split the sequences where two halves are as fast.
-    """
-
-    def __init__(self, *, may_split: bool = True) -> None:
-        """Split the sequences only if `may_split`."""
-        self._may_split = may_split
+    """Run ahead of the verdict, in chunks, where that pays and takes no core from the verifier."""
 
     def runs_ahead(self, asked: Round, core_share: float) -> bool:
         """Tell whether drafters take nothing from the verifier's cores, and drafts of this size gain by it."""
         size = asked.deepest
         return core_share == 0.0 and asked.pace_ahead(size) >= asked.pace(size)
-
-    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
-        """Tell whether two halves would be slower than the whole (`splits`)."""
-        return not (self._may_split and splits(costs, sequences, draft_s))
 
     def chunk(self, asked: Round, core_share: float) -> int | None:
         """Return the chunk of the best pace if it takes no core and gains over drafting all, then verifying."""
@@ -155,13 +115,22 @@ class AutoOverlap(NoOverlap):
         return size if asked.pace_ahead(size) >= asked.pace(asked.deepest) else None
 
 
-def splits(costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
-    """Tell whether it pays to verify one half of the sequences while the other half drafts.
+class HalvesOverlap:
+    """Verify one half of the sequences while the other half drafts (CoSine, papers 1.6)."""
 
-    All together take T + D a turn, two halves 2 max(T', D') of one half each: drafters serve one half after
-    the other, as the target does. So it pays where both take longer the more they hold: not where a
-    step costs much the same for any batch, however slow drafters are.
-    """
-    half = (sequences + 1) // 2
-    halves_s = 2.0 * max(costs.seconds(half), draft_s(half))
-    return sequences > 1 and GAIN * halves_s <= costs.seconds(sequences) + draft_s(sequences)
+    def __init__(self, within: Overlap, gain: float = GAIN) -> None:
+        """Do so where two halves are `gain` times as fast as the whole; in each half work as `within` says."""
+        self._gain = gain
+        self.runs_ahead = within.runs_ahead
+        self.chunk = within.chunk
+
+    def goes_together(self, costs: StepCosts, sequences: int, draft_s: DraftingOf) -> bool:
+        """Tell whether two halves would be slower than the whole.
+
+        All together take T + D a turn, two halves 2 max(T', D') of one half each: drafters serve one half after
+        the other, as the target does. So it pays where both take longer the more they hold: not where a
+        step costs much the same for any batch, however slow drafters are.
+        """
+        half = (sequences + 1) // 2
+        halves_s = 2.0 * max(costs.seconds(half), draft_s(half))
+        return sequences < 2 or self._gain * halves_s > costs.seconds(sequences) + draft_s(sequences)

@@ -28,15 +28,12 @@ from app.speculation.marginal import Candidate, rounds_left, skip_models_above
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import PendingDrafts
 from app.speculation.read_tokens import ReadTokens
-from app.speculation.route_strategies import RoundLimits
-from app.speculation.router import Price, Route, Router
-from app.speculation.routing_policies import MIN_GAIN
+from app.speculation.routing import Route, Router
 from app.state import Sequence, Tree
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 
-FUSING_S = 0.002  # that drafts of several nodes take longer: a hop more, and the slowest of them
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 
 
@@ -473,21 +470,5 @@ class Speculation:
         if known is not None:
             return known
 
-        def terms() -> tuple[RoundLimits, Price]:
-            depth = self.limit(sequence, policy)
-            together = max(1, len(self.sequences) if self._is_together else -(-len(self.sequences) // 2))
-            step_s = self._costs.seconds(together)
-            waiting_s = self._draft_costs.seconds(1, depth)
-            rounds = rounds_left(record.max_tokens - sequence.generated)
-
-            def price(mailbox: str) -> float:
-                """Return the cost of drafting on that node, in plain-decoding tokens of all that wait for it."""
-                unread = self._read.unread(record.id, len(sequence.tokens), mailbox, self._clock.monotonic())
-                read_s = self._draft_costs.read_s(unread)
-                return together * (pool.waiting.get(mailbox, 0) * waiting_s + read_s / rounds) / step_s
-
-            least_gain = MIN_GAIN + FUSING_S / step_s  # all that go together wait for fusion once
-            most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
-            return RoundLimits(depth, most, least_gain), price
-
-        return self.router.route(record, len(sequence.tokens), pool, terms)
+        most = min(policy.drafters_per_sequence, self.lengths.drafters or policy.drafters_per_sequence)
+        return self.router.route(record, len(sequence.tokens), pool, most)

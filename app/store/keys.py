@@ -20,7 +20,7 @@ the member stops counting, so an index never outgrows what it points at.
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
     lock:<name>                 string  a tick or recovery is running                 PX of the lock
-    sums:<group>                hash    priors, metrics: name -> sums                 PX 30 days; 16,384 fields
+    sums:<group>                hash    metrics: name -> sums                         PX 30 days; 16,384 fields
     merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
     traced                      zset    timelines, by their last addition             empty; 64
     trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024

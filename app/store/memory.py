@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from app.errors import NotFound, QueueFull
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.store.protocol import (
+    ACTIVE_TTL_S,
     RETRY_AFTER_S,
     Committed,
     Orphan,
@@ -45,7 +46,7 @@ class MemoryStore:
         self,
         *,
         ttl_s: float = 3600.0,
-        active_ttl_s: float = 86400.0,
+        active_ttl_s: float = ACTIVE_TTL_S,
         is_alive: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._ttl_s = ttl_s

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from app.messages import Event, FinishReason, Record, Stats, Status
 from app.request import TokenLogprobs
 
+ACTIVE_TTL_S = 86400.0  # a request that does not end is dropped after this
 RETRY_AFTER_S = 1.0  # sent to a caller that finds the queue full
 
 

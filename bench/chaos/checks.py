@@ -1,9 +1,5 @@
-"""Look for what a deployment leaves behind once all requests have ended: requests, mail, cache
-pages, and keys without a time to live.
-
-Takes the deployment under test, returns a line for each finding. Knows nothing of faults or
-clients.
-"""
+"""Look for what a deployment leaves behind once all requests have ended: requests, mail, cache pages, and keys without
+a time to live."""
 
 import time
 from typing import Any
@@ -20,8 +16,7 @@ STANDING = ("policy", "nodes", "mailboxes")
 
 
 def left_behind(site: Site) -> list[str]:
-    """Return a line for each thing left behind; an empty list is right. Wait up to QUIET_S for it
-    to go."""
+    """Return a line for each thing left behind; an empty list is right. Wait up to QUIET_S for it to go."""
     deadline = time.monotonic() + QUIET_S
     while (found := _left(site)) and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -1,9 +1,4 @@
-"""Run the clients of `./paceline chaos`: they know every request's right tokens and resume a stream
-that breaks.
-
-Takes a URL, requests and the tokens expected of each; counts what became of them. Knows nothing of
-faults.
-"""
+"""Run the clients of `./paceline chaos`: they know every request's right tokens and resume a stream that breaks."""
 
 import random
 import threading
@@ -59,13 +54,11 @@ class Clients:
             thread.start()
 
     def all_moved_since(self, since_s: float) -> bool:
-        """Tell whether every client has received a piece of an answer or its end since then
-        (monotonic, seconds)."""
+        """Tell whether every client has received a piece of an answer or its end since then (monotonic, seconds)."""
         return all(moved_s > since_s for moved_s in [*self._moved_s.values()])
 
     def stop(self, limit_s: float) -> None:
-        """Send no new requests and wait for those under way; what still waits after `limit_s`
-        counts as lost."""
+        """Send no new requests and wait for those under way; what still waits after `limit_s` counts as lost."""
         self._stopping.set()
         deadline = time.monotonic() + limit_s
         for thread in self._threads:

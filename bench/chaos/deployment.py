@@ -1,7 +1,4 @@
-"""Give faults access to the deployment under test: its processes, mailboxes, requests and Redis.
-
-Knows nothing of any one fault, nor of the clients.
-"""
+"""Give faults access to the deployment under test: its processes, mailboxes, requests and Redis."""
 
 import os
 import random
@@ -37,8 +34,7 @@ class Site:
         return check(self.instance.name, self.instance.running(), self.deployment.settings.lease_s)
 
     def await_ready(self) -> float:
-        """Wait until every role works again, in processes that exist; return the seconds. Raises
-        TimeoutError.
+        """Wait until every role works again, in processes that exist; return the seconds. Raises TimeoutError.
 
         A process just killed seems well for as long as its last heartbeat holds.
         """
@@ -50,8 +46,7 @@ class Site:
         return time.monotonic() - started
 
     def dead(self) -> list[str]:
-        """List nodes whose last heartbeat still holds but whose process is gone; ["redis"] when
-        Redis is."""
+        """List nodes whose last heartbeat still holds but whose process is gone; ["redis"] when Redis is."""
         try:
             return [node.name for node in self.deployment.nodes.live() if not runs(node.info.get("pid"))]
         except StoreUnavailable:

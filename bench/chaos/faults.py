@@ -1,8 +1,7 @@
-"""Inject the faults of `./paceline chaos`: one function a fault, which returns when the fault
-itself is over.
+"""Inject the faults of `./paceline chaos`: one function a fault, which returns when the fault itself is over.
 
-The caller checks that the deployment recovers. Signals go only to processes that the supervisor of
-that very instance started. A fault's docstring is its line in `./paceline chaos --list`.
+The caller checks that the deployment recovers. Signals go only to processes that the supervisor of that very instance
+started. A fault's docstring is its line in `./paceline chaos --list`.
 """
 
 import os

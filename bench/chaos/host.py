@@ -1,8 +1,7 @@
-"""Inject faults below the processes: in their memory, disk, clock, connections, and the machine's
-power.
+"""Inject faults below the processes: in their memory, disk, clock, connections, and the machine's power.
 
-Each needs something of the machine that not every machine allows; `lacking` says what is missing. A
-fault's docstring is its line in `./paceline chaos --list`.
+Each needs something of the machine that not every machine allows; `lacking` says what is missing. A fault's docstring
+is its line in `./paceline chaos --list`.
 """
 
 import ctypes
@@ -46,11 +45,8 @@ def lacking(fault: str) -> str | None:
 
 @contextmanager
 def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, str]]:
-    """Prepare the host for these faults while the instance runs; yield its processes' extra
-    environment variables.
-
-    Raises CalledProcessError when a file system for "full disk" cannot be mounted.
-    """
+    """Prepare the host for these faults while the instance runs; yield its processes' extra environment variables.
+    Raises CalledProcessError when a file system for "full disk" cannot be mounted."""
     environ: dict[str, str] = {}
     if "clock jumps" in faults:
         environ |= _clock(instance)
@@ -70,9 +66,8 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
 def power_loss(site: Site) -> None:
     """Kill everything at once, and lose what Redis' file did not have on the disk yet.
 
-    Redis writes to its disk each second, and sooner while a client waits for that: a new request
-    does, and is accepted once it is safe. So nothing older than the last new request can be lost;
-    all that came after it is.
+    Redis writes to its disk each second, and sooner while a client waits for that: a new request does, and is accepted
+    once it is safe. So nothing older than the last new request can be lost; all that came after it is.
     """
     state = site.instance.running()
     assert state is not None
@@ -141,8 +136,7 @@ def half_open_clients(site: Site) -> None:
 
 
 def _silence(pid: int, is_wanted: Callable[[socket.socket], bool]) -> None:
-    """Let no packet reach these connections of the process any more, not even the one that closes
-    them."""
+    """Let no packet reach these connections of the process any more, not even the one that closes them."""
     libc = ctypes.CDLL(None, use_errno=True)
     program = ctypes.create_string_buffer(DROP_ALL)
     packet_filter = struct.pack("HL", 1, ctypes.addressof(program))
@@ -176,8 +170,7 @@ def _append_only_file(site: Site) -> Path:
 
 
 def _clock(instance: Instance) -> dict[str, str]:
-    """Return the environment that lets a process's wall clock be set from outside
-    (`bench.chaos.clock`).
+    """Return the environment that lets a process's wall clock be set from outside (`bench.chaos.clock`).
 
     The monotonic clock runs on, as it would.
     """

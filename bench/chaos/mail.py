@@ -1,8 +1,7 @@
-"""Inject faults by mail: items that are no messages, and messages that are stale, foreign,
-repeated, reordered, damaged, or lies.
+"""Inject faults by mail: items that are no messages, and messages that are stale, foreign, repeated, reordered,
+damaged, or lies.
 
-A fault's docstring is its line in `./paceline chaos --list`. Writes to mailboxes, queues and the
-drafter pool only.
+A fault's docstring is its line in `./paceline chaos --list`. Writes to mailboxes, queues and the drafter pool only.
 """
 
 import itertools

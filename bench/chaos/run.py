@@ -1,5 +1,4 @@
-"""`./paceline chaos`: inject faults of every kind into a deployment under load and check every
-request.
+"""`./paceline chaos`: inject faults of every kind into a deployment under load and check every request.
 
 Starts an instance of its own, asks for a set of texts undisturbed, then asks for them again and
 again while faults are injected: each once, or with --minutes at random times (the same for the same
@@ -53,8 +52,7 @@ class Injected:
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the faults, print and write the report; return 0 if no promise was broken. Raises
-    InstanceError."""
+    """Run the faults, print and write the report; return 0 if no promise was broken. Raises InstanceError."""
     args = parse_args(argv)
     if args.list:
         print("\n".join(_fault_line(name) for name in FAULTS))
@@ -166,8 +164,7 @@ def storm(
 
 
 def inject(site: Site, name: str, crowd: Clients, since_s: float) -> Injected:
-    """Inject one fault and time how the deployment recovers. Raises TimeoutError when it does
-    not."""
+    """Inject one fault and time how the deployment recovers. Raises TimeoutError when it does not."""
     began_s = time.monotonic()
     FAULTS[name](site)
     ended_s = time.monotonic()

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from app.engine.gpu.runner import DeviceRunner
-from app.engine.gpu.weights import Weights
+from app.engine.gpu.weights import Weights, take
 from bench.gpu.setting import Setting
 
 PAGE_TOKENS = 16
@@ -33,9 +33,15 @@ EIGHT_B = Shape("8B", 4096, 32, 32, 8, 128, 14336, 128256)
 TINY = Shape("tiny", 64, 2, 2, 1, 32, 96, 64)
 
 
+def random_weights(setting: Setting, shape: Shape) -> Weights:
+    """Make the weights of a random model, joined as the engine takes them."""
+    weights = take(random_model(setting, shape))
+    setting.free()
+    return weights
+
+
 def random_model(setting: Setting, shape: Shape, seed: int = 0) -> Any:
-    """Make an unmodified Llama of this shape with random weights of the setting's dtype, on its
-    device."""
+    """Make an unmodified Llama of this shape with random weights of the setting's dtype, on its device."""
     config = LlamaConfig(
         hidden_size=shape.hidden,
         intermediate_size=shape.inner,

@@ -1,12 +1,10 @@
-"""`python bench/gpu/run.py`: measure the GPU's kernels and engine against the hardware's limits, on
-a bare machine.
+"""`python bench/gpu/run.py`: measure the GPU's kernels and engine against the hardware's limits, on a bare machine.
 
-Needs torch with CUDA, triton, transformers and numpy; what else it imports, and the machine lacks, it takes
-from the wheels that `python bench/gpu/wheels.py` has downloaded to build/gpu/.
-Runs section by section, each with a time of its own in seconds, at which it leaves the rest of its
-points out. Writes the traceback of a section that fails and goes on with the others; the exit
-status then is 1. Writes the figures after every section, with the hardware and the versions: a run
-that is killed leaves what it has.
+Needs torch with CUDA, triton, transformers and numpy; what else it imports, and the machine lacks, it takes from the
+wheels that `python bench/gpu/wheels.py` has downloaded to build/gpu/. Runs section by section, each with a time of its
+own in seconds, at which it leaves the rest of its points out. Writes the traceback of a section that fails and goes on
+with the others; the exit status then is 1. Writes the figures after every section, with the hardware and the versions:
+a run that is killed leaves what it has.
 
     python bench/gpu/run.py --model FOLDER              all of it, some 19 minutes
     python bench/gpu/run.py --only kernels parity       some sections; bench/gpu/wheels.py says them in three commands

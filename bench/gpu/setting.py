@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ import torch
 Figures = dict[str, Any]
 COLD_BYTES = 2 << 30  # written before a cold timing: empties the cache, and the host gets ahead of the device meanwhile
 WARM_UPS = 2
-
-
 DRAFTED = 4  # tokens of a scripted draft, in the serving loop
 
 
@@ -37,8 +35,7 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of models: bfloat16, but float32 in Triton's interpreter, which is wrong
-        with bfloat16."""
+        """Return the dtype of models: bfloat16, but float32 in Triton's interpreter, which is wrong with bfloat16."""
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def has_time(self) -> bool:
@@ -49,6 +46,15 @@ class Setting:
         """Return the section's seconds left, at least 0."""
         return max(0.0, self.ends_s - time.perf_counter())
 
+    def lines(self, points: Iterable[Figures], measure: Callable[..., Figures]) -> list[Figures]:
+        """Measure each point, whose fields are the arguments, while there is time; print and return a line of each."""
+        found = []
+        for point in points:
+            found.append(point | (measure(**point) if self.has_time() else {"left_out": True}))
+            print(found[-1], flush=True)
+            self.free()
+        return found
+
     def machine(self, name: str) -> float:
         """Return a figure of the machine's section. Raises KeyError."""
         return float(self.figures["machine"][name])
@@ -56,8 +62,7 @@ class Setting:
     def device_ms(self, run: Callable[[], Any], *, times: int = 1, is_cold: bool = False) -> float:
         """Return the median of the device's own time for `run`, ms, called `times` times in a row.
 
-        `run` may not read results back on the host. Cold: with nothing of the last run in the
-        device's cache.
+        `run` may not read results back on the host. Cold: with nothing of the last run in the device's cache.
         """
         if self.device.type != "cuda":
             return self.wall_ms(run)

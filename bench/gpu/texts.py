@@ -1,7 +1,4 @@
-"""Generate greedy texts with a GPU runner, and read the same texts again in other batches.
-
-Takes a runner and token ids; knows nothing of tokenizers, devices or timing.
-"""
+"""Generate greedy texts with a GPU runner, and read the same texts again in other batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +8,7 @@ from app.state import BatchEntry, CachedSequence, Tree
 
 
 def generate(runner: DeviceRunner, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
-    """Return `count` greedy token ids after each prompt, all prompts in one batch, without
-    drafts."""
+    """Return `count` greedy token ids after each prompt, all prompts in one batch, without drafts."""
     states = [_read(runner, prompt) for prompt in prompts]
     for _ in range(count):
         for state, answer in zip(states, _step(runner, states, [[]] * len(states)), strict=True):
@@ -33,8 +29,7 @@ class Flip:
 def flips(
     runner: DeviceRunner, prompts: Sequence[list[int]], texts: Sequence[list[int]], drafted: int = 0
 ) -> list[Flip]:
-    """Read the texts again in one batch, with `drafted` of their own tokens as chains; list every
-    other token.
+    """Read the texts again in one batch, with `drafted` of their own tokens as chains; list every other token.
 
     The texts are of one length, each generated after its prompt.
     """
@@ -80,8 +75,7 @@ def _read(runner: DeviceRunner, prompt: list[int]) -> CachedSequence:
 
 
 def _step(runner: DeviceRunner, states: Sequence[CachedSequence], chains: Sequence[list[int]]) -> list[ChosenRows]:
-    """Run one step of all sequences, each with a chain below its last token that is accepted
-    whole."""
+    """Run one step of all sequences, each with a chain below its last token that is accepted whole."""
     works = [
         reserve(runner, BatchEntry(state, len(state.tokens) - 1, state.tokens[-1:], chain(tokens), final=True))
         for state, tokens in zip(states, chains, strict=True)

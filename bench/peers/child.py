@@ -2,9 +2,8 @@
 
 Standard library only, as it runs in the peers' environments.
 
-A job is {"prompts": [[token ids], ...], "max_tokens": n}, all prompts at once, greedy, no end
-token; the answer {"seconds": s, "tokens": [[token ids], ...]}. The first line an engine writes says
-that it is ready.
+A job is {"prompts": [[token ids], ...], "max_tokens": n}, all prompts at once, greedy, no end token; the answer
+{"seconds": s, "tokens": [[token ids], ...]}. The first line an engine writes says that it is ready.
 """
 
 import json
@@ -18,8 +17,7 @@ Run = Callable[[list[list[int]], int], Answer]
 
 
 def serve(load: Callable[[], Run]) -> None:
-    """Load the engine, then answer until there are no more jobs; the engine's own output goes to
-    stderr."""
+    """Load the engine, then answer until there are no more jobs; the engine's own output goes to stderr."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     run = load()

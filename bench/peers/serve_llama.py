@@ -1,9 +1,8 @@
-"""Serve llama.cpp by the low-level interface of llama-cpp-python: `serve_llama.py MODEL.gguf
-THREADS STREAMS CONTEXT`.
+"""Serve llama.cpp by the low-level interface of llama-cpp-python: `serve_llama.py MODEL.gguf THREADS STREAMS CONTEXT`.
 
-All prompts of a job run at once, as in a llama-server of so many slots: a first batch holds what is
-new of every prompt, each later one a token of every stream. A stream keeps what two prompts one
-after the other have in common at their beginnings, as a slot does.
+All prompts of a job run at once, as in a llama-server of so many slots: a first batch holds what is new of every
+prompt, each later one a token of every stream. A stream keeps what two prompts one after the other have in common at
+their beginnings, as a slot does.
 """
 
 import ctypes

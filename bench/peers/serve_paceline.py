@@ -1,5 +1,4 @@
-"""Serve Paceline's pipeline in one process, as the environment's settings say: `serve_paceline.py
-on|off`."""
+"""Serve Paceline's pipeline in one process, as the environment's settings say: `serve_paceline.py on|off`."""
 
 import os
 import sys

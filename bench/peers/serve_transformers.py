@@ -1,5 +1,4 @@
-"""Serve transformers' `generate`, float32, one prompt after the other: `serve_transformers.py
-FOLDER THREADS`."""
+"""Serve transformers' `generate`, float32, one prompt after the other: `serve_transformers.py FOLDER THREADS`."""
 
 import sys
 from pathlib import Path

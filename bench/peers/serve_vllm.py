@@ -10,8 +10,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{int(sys.argv[2]) - 1}")
 
 
 def load() -> Run:
-    """Load the model; prompts of a job run at once, without prefix caching, as the prompts'
-    beginnings are alike."""
+    """Load the model; prompts of a job run at once, without prefix caching, as the prompts' beginnings are alike."""
     from vllm import LLM, SamplingParams
 
     model = LLM(

@@ -3,8 +3,8 @@
 Runs a real deployment (Redis, verifier, control, fuser) of its own around a target that only takes a
 stated time and says known texts, with a drafter that is right at a stated rate. One reader drains the
 events and checks every token. Reports, by number of requests, context and draft length: the exposed
-time of a round (from a step's end to the next one's launch), the verifier's CPU, the parts of its time a
-sequence and round, what Redis does, tokens/s, and their share of what the step's time alone would allow.
+time of a round (from a step's end to the next one's launch), CPU and trips to Redis by process, what Redis does,
+tokens/s, and their share of what the step's time alone would allow.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from app.messages import FinishReason, Record
 from app.request import Sampling, SpeculationBounds
 from app.store.keys import Keys
 from bench.help import parser as parser_of
-from bench.own_redis import own_redis
+from bench.own_redis import own_redis, redis_counts
 from bench.report_header import heading
 from bench.scale.stand_in import FIRST_ID, token_at
 from bench.scale.worker import StandIn
@@ -36,7 +36,7 @@ from workers.deployment import Deployment
 ROLES = ("control", "fuse", "verify")
 RESERVE = 4096  # tokens a request may grow by while it is measured
 DRAIN_S = 0.1
-WAITS = ("step",)  # parts in which nothing is done
+COUNTED = ("at_s", "cpu_s", "trips", "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,15 @@ def measure(opened: Deployment, folder: Path, point: Point, args: argparse.Names
         _start(opened, record)
     reader.until(point.requests)
     reader.drain(1.0)  # mailboxes and estimates settle
-    before, commands, tokens, began_s = _parts(folder), _redis(opened), reader.tokens, time.monotonic()
+    client = opened.requests._client
+    before, then, tokens, began_s = _spent(folder), redis_counts(client), reader.tokens, time.monotonic()
     reader.drain(args.seconds)
-    after, commands_after, took_s = _parts(folder), _redis(opened), time.monotonic() - began_s
+    after, now, took_s = _spent(folder), redis_counts(client), time.monotonic() - began_s
     tokens = reader.tokens - tokens
     for record in records:
         with suppress(NotFound):
             opened.requests.end(record.id, FinishReason.CANCELLED)
-    spent = {role: _difference(before[role], after[role]) for role in ROLES}
+    spent = {role: {name: after[role][name] - before[role][name] for name in COUNTED} for role in ROLES}
     steps, seconds_steps = spent["verify"]["steps"], spent["verify"]["at_s"]
     rounds = steps * point.requests
     exposed_s = after["verify"]["exposed_s"][-steps:]
@@ -153,12 +154,9 @@ def measure(opened: Deployment, folder: Path, point: Point, args: argparse.Names
         "exposed_ms": round(1e3 * median(exposed_s), 3),
         "exposed_mean_ms": round(1e3 * (seconds_steps / steps) - args.step_ms, 3),
         "cpu_us": {role: round(own["cpu_s"] * per_round, 1) for role, own in spent.items()},
-        "parts_us": {
-            role: {part: round(s * per_round, 1) for part, s in spent[role]["seconds"].items() if part not in WAITS}
-            for role in ("verify", "fuse")
-        },
-        "trips_a_round": {role: round(own["calls"]["trips"] / steps, 2) for role, own in spent.items()},
-        "redis": {name: round((commands_after[name] - commands[name]) / rounds, 3) for name in commands},
+        "trips_a_round": {role: round(own["trips"] / steps, 2) for role, own in spent.items()},
+        "redis": {name: round((now[name] - then[name]) / rounds, 3) for name in ("commands", "bytes in", "bytes out")}
+        | {"cpu us": round(per_round * (now["cpu s"] - then["cpu s"]), 3)},
     }
     while opened.requests.active():  # the next point begins with an idle verifier
         time.sleep(0.1)
@@ -227,46 +225,20 @@ def _start(opened: Deployment, record: Record) -> None:
     opened.place(record.id)
 
 
-def _parts(folder: Path) -> dict[str, Any]:
+def _spent(folder: Path) -> dict[str, Any]:
     return {role: json.loads((folder / f"{role}.json").read_text()) for role in ROLES}
-
-
-def _redis(opened: Deployment) -> dict[str, float]:
-    client = opened.requests._client
-    stats = client.info("stats")
-    calls = client.info("commandstats")
-    cpu = client.info("cpu")
-    return {
-        "commands": float(sum(one["calls"] for one in calls.values())),
-        "bytes in": float(stats["total_net_input_bytes"]),
-        "bytes out": float(stats["total_net_output_bytes"]),
-        "cpu us": 1e6 * (cpu["used_cpu_user"] + cpu["used_cpu_sys"]),
-    }
-
-
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "at_s": after["at_s"] - before["at_s"],
-        "cpu_s": after["cpu_s"] - before["cpu_s"],
-        "steps": after["steps"] - before["steps"],
-        "seconds": {part: after["seconds"][part] - before["seconds"].get(part, 0.0) for part in after["seconds"]},
-        "calls": {part: after["calls"][part] - before["calls"].get(part, 0) for part in after["calls"]},
-    }
 
 
 def line(found: dict[str, Any]) -> str:
     """Return a measurement as lines for the terminal."""
     cpu, redis = found["cpu_us"], found["redis"]
-    parts = sorted(found["parts_us"]["verify"].items(), key=lambda pair: -pair[1])
-    shown = ", ".join(f"{part} {us:.0f}" for part, us in parts if us >= 0.5)
-    fuse = sum(us for part, us in found["parts_us"]["fuse"].items() if part != "take")
     return (
         f"{found['requests']:4d} requests, context {found['context']}, drafts of {found['drafts']}: "
         f"exposed {found['exposed_ms']:.2f} ms a round (mean {found['exposed_mean_ms']:.2f}), "
         f"{found['tokens_per_s']:.0f} tokens/s, {found['tokens_a_round']:.2f} a round, "
         f"{found['ideal']:.2f} of the ideal\n"
         f"     us a sequence and round: CPU of verifier {cpu['verify']:.0f}, fuser {cpu['fuse']:.0f}, "
-        f"Redis {redis['cpu us']:.0f}; {shown}; fuser's parts {fuse:.0f}\n"
+        f"Redis {redis['cpu us']:.0f}\n"
         f"     Redis: {redis['commands']:.2f} commands, {redis['bytes in']:.0f} bytes in, "
         f"{redis['bytes out']:.0f} out a sequence and round; "
         f"{found['trips_a_round']['verify']:.1f} trips of the verifier a round"

@@ -27,10 +27,10 @@ from app.store.event_stream import ROWS
 from app.store.keys import Keys
 from app.store.nodes import Nodes
 from app.store.requests import RequestStore
-from bench.clients.paced_streams import TOKENS, event_of, record_of, token_at
 from bench.help import parser as parser_of
-from bench.own_redis import own_redis
+from bench.own_redis import own_redis, redis_counts
 from bench.report_header import heading
+from bench.streams.commits import TOKENS, event_of, record_of, token_at
 
 NAMESPACE = "bench"
 LEASE_S = 600.0
@@ -87,12 +87,12 @@ def measure(url: str, webs: int, args: argparse.Namespace) -> dict[str, Any]:
             time.sleep(0.05)
         wrong = [0] * len(loads)
         sending = [threading.Thread(target=_send, args=(url, load, wrong, place)) for place, load in enumerate(loads)]
-        before, began_s = _spent(client), time.monotonic()
+        before, began_s = redis_counts(client), time.monotonic()
         for thread in sending:
             thread.start()
         for thread in sending:
             thread.join()
-        after, took_s = _spent(client), time.monotonic() - began_s
+        after, took_s = redis_counts(client), time.monotonic() - began_s
         over.set()
         for thread in hearing:
             thread.join()
@@ -110,8 +110,8 @@ def measure(url: str, webs: int, args: argparse.Namespace) -> dict[str, Any]:
         "commits a second": round(commits / took_s),
         "redis share of a core": round(cpu_s / took_s, 3),
         "redis us a commit": round(1e6 * cpu_s / commits, 2),
-        "bytes in a commit": round((after["in"] - before["in"]) / commits),
-        "bytes out a commit": round((after["out"] - before["out"]) / commits),
+        "bytes in a commit": round((after["bytes in"] - before["bytes in"]) / commits),
+        "bytes out a commit": round((after["bytes out"] - before["bytes out"]) / commits),
         "bytes of memory a commit": round((after["memory"] - before["memory"]) / commits),
     }
 
@@ -165,16 +165,6 @@ def _hear(url: str, over: threading.Event, heard: list[int], place: int) -> None
                 heard[place] += len(server.recv(2**20))
             except TimeoutError:
                 continue
-
-
-def _spent(client: Any) -> dict[str, float]:
-    info = client.info()
-    return {
-        "cpu s": info["used_cpu_user"] + info["used_cpu_sys"],
-        "in": float(info["total_net_input_bytes"]),
-        "out": float(info["total_net_output_bytes"]),
-        "memory": float(info["used_memory"]),
-    }
 
 
 def line(found: dict[str, Any]) -> str:

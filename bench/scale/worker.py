@@ -1,7 +1,7 @@
 """Run a worker of `bench scale`: `python -m bench.scale.worker ABOUT ROLE --node NAME`, as `workers.run` would.
 
-The verifier's target and one drafter are the stand-ins, which ABOUT describes as JSON; the parts of the
-process are measured and written to a file four times a second.
+The verifier's target and one drafter are the stand-ins, which ABOUT describes as JSON. What the process has spent is
+written to a file four times a second.
 """
 
 import json
@@ -10,10 +10,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from bench.scale.parts import Parts
+from typing import Any, Self
 
 WRITE_EVERY_S = 0.25
 
@@ -39,18 +36,27 @@ class StandIn:
 
 
 def main(argv: list[str]) -> int:
-    """Put the stand-ins in place and the parts under measurement, then run the worker."""
+    """Put the stand-ins in place, count the trips to Redis, and run the worker."""
+    from redis.connection import AbstractConnection
+
     from app.assembly import verifier as assembly
     from app.config import Settings
     from app.engine.step_costs import StepCosts
     from app.engine.text.tokenizer import Tokenizer
     from app.stages.draft import registry
-    from bench.scale.parts import Parts, write
+    from app.system import write_whole
     from bench.scale.stand_in import StandInDrafter, StandInTarget
     from workers.run import main as run
 
     given, role = StandIn.loads(argv[0]), argv[1]
-    parts = Parts()
+    trips = 0
+    send = AbstractConnection.send_packed_command
+
+    def sent(connection: AbstractConnection, *about: Any, **rest: Any) -> None:
+        nonlocal trips
+        trips += threading.current_thread() is threading.main_thread()  # where a worker's rounds are
+        send(connection, *about, **rest)
+
     targets: list[StandInTarget] = []
 
     def load(settings: Settings, tokenizer: Tokenizer) -> tuple[StandInTarget, StepCosts, Tokenizer]:
@@ -70,8 +76,8 @@ def main(argv: list[str]) -> int:
             exposed_s = targets[0].exposed_s if targets else []
             steps = len(exposed_s)
             cpu_s = time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID)
-            values = {"at_s": time.monotonic(), "cpu_s": cpu_s, "seconds": parts.seconds, "calls": parts.calls}
-            write(path, values | {"steps": steps, "exposed_s": exposed_s[-2000:]})
+            values = {"at_s": time.monotonic(), "cpu_s": cpu_s, "trips": trips, "steps": steps}
+            write_whole(path, json.dumps(values | {"exposed_s": exposed_s[-2000:]}))
 
     replaced = {
         "load_target": load,
@@ -80,43 +86,9 @@ def main(argv: list[str]) -> int:
     }
     vars(assembly).update(replaced)
     registry.BUILT_IN["lookup"] = lambda: StandInDrafter(given.rate)
-    measure(parts)
+    AbstractConnection.send_packed_command = sent  # type: ignore[assignment, method-assign]
     threading.Thread(target=record, daemon=True).start()
     return run(argv[1:])
-
-
-def measure(parts: "Parts") -> None:
-    """Wrap the functions of a round, by part."""
-    import redis.connection
-
-    from app.fuser.fuser import Fuser
-    from app.speculation.jobs import DraftDispatcher
-    from app.speculation.speculation import Speculation
-    from app.store.mailbox import Mailboxes
-    from app.verifier import verifier
-    from app.verifier.pending_commit import PendingCommit
-    from bench.scale.stand_in import StandInTarget
-    from workers import mailbox_consumer
-    from workers.deployment import Deployment
-    from workers.roles import verify
-
-    parts.wrap("fill", StandInTarget, "launch")
-    parts.wrap("step", sys.modules["time"], "sleep")
-    parts.wrap("schedule", verifier.Verifier, "_compose")
-    parts.wrap("verify", verifier, "verify")
-    parts.wrap("commit", verifier.Verifier, "commit", "_settle")
-    parts.wrap("accept", verifier.Verifier, "_accept")
-    parts.wrap("send", PendingCommit, "send")
-    parts.wrap("settle", PendingCommit, "settle")
-    parts.wrap("learn", Speculation, "record_verdicts", "receive")
-    parts.wrap("ask", Speculation, "request_drafts")
-    parts.wrap("jobs", DraftDispatcher, "jobs")
-    parts.wrap("mail in", mailbox_consumer, "_read")
-    parts.wrap("take", Mailboxes, "take")
-    parts.wrap("mail out", Deployment, "post_all")
-    parts.wrap("fuse", Fuser, "expect", "collect", "skip_models")
-    parts.wrap("loop", verify.VerifierLoop, "handle")
-    parts.wrap("trips", redis.connection.AbstractConnection, "send_packed_command")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class PipelineArm:
     """A variant's pipeline. Send no prompt twice: the suffix drafter would know the answer."""
 
     def __init__(self, variant: Variant, settings: Settings, models: Models, max_tokens: int) -> None:
-        self._settings = settings.model_copy(update=variant.settings)
+        self._settings = settings.changed(**variant.settings)
         self._speculates = variant.speculates
         self._max_tokens = max_tokens
         self._target = TimedTarget(models.runner)

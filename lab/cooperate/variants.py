@@ -13,8 +13,8 @@ from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import MODEL_FREE
 
 LENGTHS = (1, 2, 3, 4, 5, 6)  # fixed draft lengths tried in the pilot
-OVERLAPS = ("auto", "none", "rounds", "frontiers", "groups")
-RULES = ("uniform", "faser")  # app/speculation/baselines.py
+OVERLAPS = ("auto", "none", "halves", "always-halves")
+RULES = ("faser",)  # app/speculation/baselines.py
 FULL, OFF, SINGLE = "full", "off", "best single"
 PAPERS = ("vanilla", "specinfer", "cosine", "faser")  # plans whose arms are the papers' if models are asked:
 MODELS_ASKED = 0.9  # in this part of the rounds
@@ -36,6 +36,7 @@ class Variant:
     is_steered: bool = True
     policy: Mapping[str, object] = field(default_factory=dict)
     nodes: int | None = None
+    chunk: int | None = None  # simulated: drafters always run ahead, and so many tokens of each draft are waited for
 
     @property
     def settings(self) -> dict[str, object]:
@@ -44,8 +45,7 @@ class Variant:
 
     def missing(self) -> list[str]:
         """List the settings that this version of Paceline does not have, or not with this value."""
-        defaults = Settings()
-        return [name for name, value in self.settings.items() if not _takes(defaults, name, value)]
+        return [name for name, value in self.settings.items() if not _takes(name, value)]
 
 
 def fixed(drafter: str, length: int, name: str | None = None) -> Variant:
@@ -74,7 +74,7 @@ def variants(best: Variant | None, generalist: str | None) -> list[Variant]:
         Variant("cosine without routing", {"plan": "cosine", "routing": "all"}),
         Variant("cosine without fusion", {"plan": "cosine", "fusion": "tree"}, without="fusion"),
         Variant("cosine without control", {"plan": "cosine", "lengths": "tree:4", "drafters_per_sequence": 2}),
-        Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "groups"}),
+        Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "always-halves"}),
         Variant("faser without overlap", {"plan": "faser", "overlap": "none"}),
         Variant("pace without tables", {"model_free": False}, model_free=()),
         Variant(FULL),
@@ -143,11 +143,9 @@ def asked_cells(name: str, model_rounds: float | None) -> tuple[str, str]:
     return (name, "") if model_rounds is None else (titled(name, model_rounds), f"{model_rounds:.0%}")
 
 
-def _takes(defaults: Settings, name: str, value: object) -> bool:
-    if name not in Settings.model_fields:
-        return False
+def _takes(name: str, value: object) -> bool:
     try:
-        Settings.model_validate({**defaults.model_dump(), name: value})
+        Settings().changed(**{name: value})
     except ValueError:
         return False
     return True

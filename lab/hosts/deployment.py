@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.assembly.plans import plan_of
 from app.config import Settings
 from app.counters import series
 from app.errors import PacelineError
@@ -234,7 +233,7 @@ def _start_arm(
     arm = ArmDeployment(name, Deployment.open(settings))
     stack.callback(arm.deployment.close)
     services = [(hub, worker(role, f"{role}-1", settings, 1), place.cores[role != "verify"]) for role in ROLES]
-    if plan_of(settings).drafts:
+    if settings.plan.drafts:
         for i, (host, names) in enumerate(zip(hosts, place.nodes, strict=True)):
             url = _url(password, host.hub, DELAYED_PORT)
             own = settings.model_copy(update={"drafters": names, "redis_url": url})

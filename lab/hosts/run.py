@@ -131,7 +131,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder) if args.logs is None else args.logs
         logs.mkdir(parents=True, exist_ok=True)
-        own = {arm.name: settings.model_copy(update=arm.settings) for arm in wanted}
+        own = {arm.name: settings.changed(**arm.settings) for arm in wanted}
         unfused = [arm.name for arm in wanted if arm.without == "fusion"]
         with arms_running(own, place, logs, unfused) as (opened, hop_ms):
             print(f"{len(opened)} deployments; a hop takes {hop_ms:.2f} ms", flush=True)

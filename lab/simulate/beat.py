@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.clients.arrivals import poisson, ramp, steps
+from bench.load.arrivals import poisson, ramp, steps
 from bench.stats import both_bounds
 from lab.cooperate.variants import OFF, Variant
 from lab.simulate.load import USED

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from app.stages.draft.registry import MODEL_FREE
-from bench.clients.arrivals import poisson, steps
+from bench.load.arrivals import poisson, steps
 from lab.cooperate.variants import FULL, Variant, by_length, rules
 from lab.simulate.log import Log
 from lab.simulate.machines import build

@@ -7,7 +7,6 @@ Holds only what the Celery workers do around verifier, drafters and fuser.
 import random
 from math import inf
 
-from app.assembly.plans import plan_of
 from app.beat import steer
 from app.config import Settings
 from app.drafter.drafter import in_time
@@ -52,7 +51,7 @@ FUSE_S = 0.0003  # a batch of trees, measured
 def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFree) -> World:
     """Build a deployment as the variant has it; every machine that fuses gets drafters of its own from
     `model_free`."""
-    settings = Settings().model_copy(update=variant.settings)
+    settings = Settings().changed(**variant.settings)
     names = tuple(log.drafters) if variant.drafters is None else variant.drafters
     nodes = [own for each in setting.nodes or [(name,) for name in names] if (own := _of(each, names))]
     network = Network(setting.hop_s, _wires(setting, nodes))
@@ -63,7 +62,7 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
     world = World(log, variant, setting, used, settings, network, MemoryStore(ttl_s=LONGEST_S, active_ttl_s=LONGEST_S))
     world.policy = Policy.model_validate(variant.policy)
     if setting.shared is not None:
-        world.target_device = world.device = SharedDevice(setting.shared, settings.partition)
+        world.target_device = world.device = SharedDevice(setting.shared, settings.plan.partition)
     elif setting.stages > 1:
         world.target_device = PipelineDevice(setting.stages)
     if setting.exits is not None:
@@ -112,7 +111,7 @@ def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
     """Return the model-free drafters of a variant: its own, or as its plan has them."""
     if variant.model_free is not None:
         return variant.model_free
-    return MODEL_FREE if plan_of(settings).model_free else ()
+    return MODEL_FREE if settings.plan.model_free else ()
 
 
 def _add_local(world: World, names: tuple[str, ...]) -> None:

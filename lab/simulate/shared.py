@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench.clients.arrivals import steps
+from bench.load.arrivals import steps
 from lab.cooperate.variants import OFF, Variant
 from lab.simulate.load import met
 from lab.simulate.log import Log
@@ -76,10 +76,13 @@ def arms() -> list[Variant]:
         Variant("one split", {**joint, "partition": FIXED_SPLIT}, is_steered=False),
         Variant(
             "one chunk and split",
-            {**COMMON, "overlap": f"frontiers:{FIXED_CHUNK}", "partition": FIXED_SPLIT},
+            {**fixed, "partition": FIXED_SPLIT},
+            chunk=FIXED_CHUNK,
             is_steered=False,
         ),
-        Variant("halves, one split", {**COMMON, "overlap": "groups", "partition": FIXED_SPLIT}, is_steered=False),
+        Variant(
+            "halves, one split", {**COMMON, "overlap": "always-halves", "partition": FIXED_SPLIT}, is_steered=False
+        ),
         Variant("pace, tables left out", {"max_sequences": 512}, model_free=(), is_steered=False),
     ]
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import cache
 
-from app.assembly.plans import plan_of
 from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
@@ -26,8 +25,8 @@ from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.speculation.length_policy import LengthPlanner
-from app.speculation.route_scores import same_tokens
-from app.speculation.route_strategies import Agreement
+from app.speculation.overlap import NoOverlap, Round
+from app.speculation.routing import Agreement, same_tokens
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
@@ -173,7 +172,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens, exits)
     controller = EarlyExitController()
     if exits is not None:
-        controller = EarlyExitController(plan_of(world.settings).pruning, exits.rest, exits.report)
+        controller = EarlyExitController(world.settings.plan.pruning, exits.rest, exits.report)
     measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, controller)
     segment = verifier_over(
         world.settings,
@@ -185,6 +184,7 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
         clock=clock,
         splits=world.device,
         planner=world.setting.planner() if world.setting.planner else None,
+        overlapping=None if world.variant.chunk is None else FixedChunks(world.variant.chunk),
     )
     if world.device is not None:
         for number, split in enumerate(world.device.all):
@@ -195,9 +195,25 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     return verifier
 
 
+class FixedChunks(NoOverlap):
+    """Let drafters run ahead of every verdict, and wait for chunks of one size."""
+
+    def __init__(self, tokens: int) -> None:
+        """Wait for `tokens` tokens of each draft."""
+        self._tokens = tokens
+
+    def runs_ahead(self, asked: Round, core_share: float) -> bool:
+        """Return True."""
+        return True
+
+    def chunk(self, asked: Round, core_share: float) -> int | None:
+        """Return the size of a chunk."""
+        return self._tokens
+
+
 def agreement_of(world: World) -> Agreement:
     """Return how drafts are rated for CoSine's routing: as a deployment does, where the log's target is at hand."""
-    target = world.log.target if plan_of(world.settings).routing == "cosine" else None
+    target = world.log.target if world.settings.plan.routing == "cosine" else None
     return same_tokens if target is None else RATED(target)
 
 
@@ -210,7 +226,7 @@ def costs_of(world: World) -> StepCosts:
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
     """Build a node of these model drafters over the log; several share their tokens as the settings have it."""
-    plan = plan_of(world.settings)
+    plan = world.settings.plan
     is_shared = plan.fusion == "token" and len(names) > 1
     models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
     kvs = (model.draft_kv for model in models)

@@ -64,7 +64,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
         Arm(tuple(_plan("specinfer", "specinfer", experts, {**every, "lengths": f"tree:{n}"}) for n in LENGTHS)),
         pipeinfer("pipeinfer", experts),
         pipeinfer("pipeinfer, mixture", mixture),
-        smurfs(experts, every, [{"overlap": "none"}, {"overlap": "groups"}]),
+        smurfs(experts, every, [{"overlap": "none"}, {"overlap": "always-halves"}]),
         _one("cosine", "cosine", experts, every),
         _one("cosine without sharing", "cosine", experts, {**every, "fusion": "tree"}),
         _one("cosine without routing", "cosine", experts, {**every, "routing": "all"}),
@@ -80,7 +80,7 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
     """Return the arms in a world of FASER's: its parts one after the other, and chains."""
     drafters = tuple(world.drafters)
     splits = [round(own.value) for own in world.shared.splits] if world.shared else []
-    ways: list[dict[str, object]] = [{"overlap": "groups", "partition": units} for units in splits]
+    ways: list[dict[str, object]] = [{"overlap": "always-halves", "partition": units} for units in splits]
     parts: dict[str, dict[str, object]] = {
         "faser, lengths": {"overlap": "none"},
         "faser, lengths and exit": {"overlap": "none", "pruning": "auto"},

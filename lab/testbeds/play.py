@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from app.assembly.plans import plan_of
 from app.messages import FUSE
 from app.speculation.baselines import BaselineController
 from lab.simulate.events import Link
@@ -120,7 +119,7 @@ def _busy(simulated: World, last_s: float) -> dict[str, float]:
 
 
 def _exits(simulated: World) -> ExitCounts | None:
-    if simulated.setting.exits is None or plan_of(simulated.settings).pruning == "off":
+    if simulated.setting.exits is None or simulated.settings.plan.pruning == "off":
         return None
     own = [one.early_exit for one in simulated.verifiers]
     return ExitCounts(*(sum(getattr(one, name) for one in own) for name in ("looked_at", "dropped", "cut")))

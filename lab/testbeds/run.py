@@ -16,8 +16,8 @@ from time import process_time
 from typing import Any, NamedTuple
 
 from app.config import ROOT
-from bench.clients.arrivals import poisson, trace, window
 from bench.help import parser as parser_of
+from bench.load.arrivals import poisson, trace, window
 from bench.report_header import heading
 from lab.simulate.log import Log
 from lab.testbeds.arms import ARMS, Arm

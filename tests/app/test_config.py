@@ -11,9 +11,11 @@ import pytest
 
 from app.cli.config import SETTINGS, list_settings, unknown_variables
 from app.cli.main import main
+from app.cli.settings_page import page
 from app.config import FILE_VARIABLE, PREFIX, REMOVED, ROOT, Settings, variable
 from app.errors import InvalidSettings
 from app.local.process_specs import services, settings_environment
+from app.plans import PARTS
 
 KNOWN = {info.name for info in list_settings({FILE_VARIABLE: os.devnull})}
 OURS = ("app", "workers", "web", "kernels", "bench", "lab", "training")
@@ -37,7 +39,7 @@ def test_each_variable_that_a_text_names_is_listed() -> None:
     files += [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     assert len(files) > 200
     named = {name: path for path in files for name in re.findall(r"PACELINE_[A-Z][A-Z0-9_]*", path.read_text())}
-    made_up = {"PACELINE_LEASE", "PACELINE_MODELL"} | {variable(name) for name in REMOVED}  # below
+    made_up = {"PACELINE_LEASE", "PACELINE_MODELL"} | {variable(name) for name in (*REMOVED, *PARTS)}  # below
     assert {name: path for name, path in named.items() if name not in KNOWN | made_up} == {}
 
 
@@ -95,7 +97,7 @@ def test_environment_beats_file_and_file_beats_default(file: Path) -> None:
     text = 'drafters = ["a", "b"]\nkv_bytes = 5_000_000\ngpu_exact = true\nhome = "~/models"\nlease_s = 3'
     settings = read(file, text, PACELINE_KV_BYTES="6000000", PACELINE_LEASE_S="")
     assert settings.drafters == ("a", "b") and settings.gpu_exact and settings.home == Path.home() / "models"
-    assert (settings.kv_bytes, settings.lease_s, settings.linger_s) == (6_000_000, 3.0, 2.0)
+    assert (settings.kv_bytes, settings.lease_s, settings.drain_s) == (6_000_000, 3.0, 0.0)
     assert settings.model_fields_set == {"drafters", "gpu_exact", "home", "kv_bytes", "lease_s"}
 
 
@@ -117,9 +119,14 @@ def test_no_drafters_has_one_spelling_and_is_handed_on(file: Path, text: str) ->
         ('lease_s = "soon"', r"settings.toml: lease_s: Input should be a valid number"),
         ("lease_s = 0.0", r"settings.toml: lease_s: Input should be greater than 0.1"),
         ('drafters = "smol-general"', r"settings.toml: drafters: Input should be a valid tuple"),
-        ('routing = "best"', r"settings.toml: routing: Input should be 'learned'"),
+        ('activations = "best"', r"settings.toml: activations: Input should be 'float32'"),
+        ('plan = "best"', r"settings.toml: plan: there is no plan 'best'"),
+        (
+            'routing = "all"',
+            r"settings.toml: routing: no longer a setting but a part of the plan: write it into a TOML",
+        ),
         ("lease_s: 3", r"settings.toml is no TOML: .*line 1"),
-        ("page_tokens = 16", r"settings.toml: page_tokens: no setting any more but a constant: 16 \("),
+        ("page_tokens = 16", r"settings.toml: page_tokens: no longer a setting: it is always 16 \("),
     ],
 )
 def test_errors_of_the_file_name_its_key(file: Path, text: str, sentence: str) -> None:
@@ -143,10 +150,10 @@ def test_file_is_searched_in_the_working_then_the_users_folder(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "of user" / "paceline").mkdir(parents=True)
-    (tmp_path / "of user" / "paceline" / "config.toml").write_text("linger_s = 7.0")
-    assert Settings.from_env().linger_s == 7.0
-    Path("paceline.toml").write_text("linger_s = 8.0\nlease_s = 9.0")
-    assert Settings.from_env().linger_s == 8.0
+    (tmp_path / "of user" / "paceline" / "config.toml").write_text("drain_s = 7.0")
+    assert Settings.from_env().drain_s == 7.0
+    Path("paceline.toml").write_text("drain_s = 8.0\nlease_s = 9.0")
+    assert Settings.from_env().drain_s == 8.0
     assert main(["config"]) == 0
     printed = capsys.readouterr().out
     assert f"now 8.0, from {tmp_path}/here/paceline.toml" in printed
@@ -165,7 +172,9 @@ def test_removed_settings_are_refused_by_name(file: Path) -> None:
     for name, constant in REMOVED.items():
         with pytest.raises(InvalidSettings) as refused:
             read(file, "", **{variable(name): "16"})
-        assert str(refused.value).startswith(f"{variable(name)}: no setting any more but a constant: {constant}")
+        assert str(refused.value) == f"{variable(name)}: no longer a setting: it is always {constant}; remove it"
+    with pytest.raises(InvalidSettings, match=r"^PACELINE_FUSION: no longer a setting but a part of the plan"):
+        read(file, "", PACELINE_FUSION="tree")
     assert read(file, "", PACELINE_PAGE_TOKENS="") == Settings()
 
 
@@ -174,6 +183,11 @@ def test_started_processes_read_no_file(file: Path) -> None:
     for service in services(settings, 8123):
         assert service.env[FILE_VARIABLE] == os.devnull and service.env["PACELINE_LEASE_S"] == "3.0"
     assert Settings.from_env(settings_environment(settings)).kv_bytes == 5_000_000
+
+
+def test_the_page_of_settings_is_current() -> None:
+    """`python -m app.cli.settings_page > docs/settings.md` makes it."""
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page()
 
 
 def test_misspelt_variables_are_reported() -> None:

@@ -62,7 +62,7 @@ def test_an_end_token_inside_a_draft_ends_the_text_there():
         assert local.store.snapshot("r").finish_reason is FinishReason.STOP
 
 
-@pytest.mark.parametrize("overlap", ["auto", "none", "rounds", "frontiers", "groups"])
+@pytest.mark.parametrize("overlap", ["auto", "none", "halves", "always-halves"])
 def test_every_overlap_commits_the_targets_own_text(overlap):
     local, book = speculating("oracle", "half", overlap=overlap, steps_ahead=2)
     records = [record(prompt, 12, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]

@@ -1,4 +1,4 @@
-"""Test the benchmarks' command: the environment of those with arms."""
+"""Test the benchmarks' command: the environment of the usual comparison, whose arms have the same prompts."""
 
 import os
 from types import SimpleNamespace
@@ -8,13 +8,18 @@ import pytest
 from bench.__main__ import main
 
 
-@pytest.mark.parametrize(("name", "cache"), [("sweep", "0"), ("cooperate", "0"), ("soak", "1")])
-def test_benchmarks_with_arms_run_without_the_prefix_cache(
-    name: str, cache: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("words", "cache"), [([], "0"), (["streams"], "1")])
+def test_the_comparison_runs_without_the_prefix_cache(
+    words: list[str], cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_PREFIX_CACHE", "1")
     seen: list[str] = []
-    module = SimpleNamespace(main=lambda words: seen.append(os.environ["PACELINE_PREFIX_CACHE"]) or 0)
-    monkeypatch.setattr("bench.__main__.importlib.import_module", lambda _: module)
-    assert main([name]) == 0
+
+    def note(*_: object, **__: object) -> int:
+        seen.append(os.environ["PACELINE_PREFIX_CACHE"])
+        return 0
+
+    monkeypatch.setattr("bench.__main__.compare", note)
+    monkeypatch.setattr("bench.__main__.importlib.import_module", lambda _: SimpleNamespace(main=note))
+    assert main(words) == 0
     assert seen == [cache]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients.load_report import Served, Slo, figures
+from bench.load.report import Served, Slo, figures
 from bench.prompts import PROMPTS
 from lab.sweep import Text, main, rate_figures, served, turned
 from tests import fakes

@@ -116,9 +116,12 @@ def deployment(cluster: Cluster) -> Iterator[Deployment]:
 
 
 @pytest.fixture
-def lone_deployment(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> Iterator[Deployment]:
+def lone_deployment(
+    redis_client: redis.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Deployment]:
     """Open a deployment over an empty Redis, without any other process."""
-    settings = Settings(redis_url=redis_url, lease_s=0.4, linger_s=0.05, attend_s=20.0)
+    monkeypatch.setattr("workers.mailbox_consumer.LINGER_S", 0.05)
+    settings = Settings(redis_url=redis_url, lease_s=0.4)
     deployment = Deployment(settings, make_celery(settings), Tokenizer(byte_fallback_tokenizer(tmp_path)))
     yield deployment
     deployment.close()

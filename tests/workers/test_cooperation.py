@@ -26,7 +26,6 @@ def four(tiny_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         **tiny_environ,
         "PACELINE_PLAN": "cosine",
         "PACELINE_DRAFTERS": ",".join(map(str, copies)),
-        "PACELINE_DRAFTERS_PER_SEQUENCE": "4",
     }
     with running(f"four-{os.getpid()}", tmp_path_factory.mktemp("state"), environ) as cluster:
         yield cluster

@@ -46,7 +46,8 @@ def workers(hosts: tuple[Host, Host], tiny_environ: dict[str, str], tmp_path: Pa
     )
     environ = {
         **tiny_environ,
-        "PACELINE_MODEL_FREE": "false",  # they learn what the client asks again, and leave the model nothing to do
+        # Lookup learns what the client asks again, and leaves the model nothing to do.
+        "PACELINE_PLAN": "{model_free = false}",
         "PACELINE_REDIS_URL": f"redis://:{password}@{there.hub}:{PORT}/0",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",

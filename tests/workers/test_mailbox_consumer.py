@@ -14,7 +14,7 @@ from app.config import ROOT
 from app.messages import Settle
 from app.store.keys import Keys
 from tests.models import byte_fallback_tokenizer
-from tests.workers.conftest import with_settings
+from workers import mailbox_consumer
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
@@ -128,8 +128,10 @@ def test_an_attendant_leaves_alone_a_mailbox_that_another_took(deployment: Deplo
     assert deployment.mailboxes.take(BOX, "another process", 10, 0.0) == _mail("b")
 
 
-def test_long_stay_is_handed_over_by_a_ring(deployment: Deployment, redis_client: redis.Redis) -> None:
-    deployment = with_settings(deployment, attend_s=0.2)
+def test_long_stay_is_handed_over_by_a_ring(
+    deployment: Deployment, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox_consumer, "ATTEND_S", 0.2)
     deployment.mailboxes.post(BOX, _mail("a"))
     heartbeat = Heartbeat(deployment, "verify", "v")
     heartbeat.start()  # else the lease would not last
@@ -153,7 +155,7 @@ def test_an_attendant_that_lost_its_mailbox_unnoticed_leaves_soon(
     deployment.mailboxes.post(BOX, _mail("a"))
     started = time.monotonic()
     consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, handler)
-    assert time.monotonic() - started < deployment.settings.attend_s / 2
+    assert time.monotonic() - started < mailbox_consumer.ATTEND_S / 2
     assert not deployment.mailboxes.attend(BOX, "a third one")
 
 
@@ -166,7 +168,7 @@ def test_stopped_worker_leaves_its_mailbox_though_there_is_work(
 
     started = time.monotonic()
     consume_mailbox(deployment, Heartbeat(deployment, "verify", "v"), BOX, Settle, stop)
-    assert time.monotonic() - started < deployment.settings.attend_s / 2
+    assert time.monotonic() - started < mailbox_consumer.ATTEND_S / 2
     assert redis_client.llen(f"paceline.{BOX}") == 1, "the next attendant is rung for"
     assert deployment.mailboxes.attend(BOX, "the next one")
 

@@ -8,8 +8,8 @@ from app.config import ROOT
 from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, running, wait_for
 from tests.workers.conftest import Alone
+from workers.recovery import MAX_STRIKES
 
-STRIKES = 2
 POISON_SEED = 666
 # What each Python process of the deployment runs first: as if a step of that request met a fault that kills.
 FAULT = f"""
@@ -35,7 +35,6 @@ def test_a_request_that_kills_its_verifiers_fails_alone(
     environ = {
         **tiny_environ,
         "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))),
-        "PACELINE_MAX_STRIKES": str(STRIKES),
         "PACELINE_STEER_LOG": "",
     }
     mates = [GenerateRequest(prompt=f"mate {i}", raw=True, max_tokens=120) for i in range(2)]
@@ -46,8 +45,8 @@ def test_a_request_that_kills_its_verifiers_fails_alone(
         ends = [wait_for(lambda id_=id_: _ended(cluster, id_), what=f"the end of {id_}") for id_ in ids]
         assert [end["status"] for end in ends] == ["done", "failed", "done"]
         assert [ends[0]["token_ids"], ends[2]["token_ids"]] == [alone(mate) for mate in mates]
-        assert f"{STRIKES} verifiers died" in ends[1]["error"] and ends[1]["token_ids"] == []
-        assert f"{STRIKES} verifiers died" in cluster.logs()
+        assert f"{MAX_STRIKES} verifiers died" in ends[1]["error"] and ends[1]["token_ids"] == []
+        assert f"{MAX_STRIKES} verifiers died" in cluster.logs()
         last = cluster.pid("verify")
         assert last != first
         cluster.await_ready()

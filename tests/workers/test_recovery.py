@@ -13,7 +13,7 @@ from app.store.protocol import Outcome
 from tests.workers.records import task_record
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
-from workers.recovery import recover
+from workers.recovery import MAX_STRIKES, recover
 from workers.tasks.results import TaskResults
 from workers.tasks.settle import ResultSettler
 
@@ -23,7 +23,7 @@ def test_neighbours_of_a_culprit_are_not_blamed(lone_deployment: Deployment) -> 
     deployment = lone_deployment
     for i, request_id in enumerate(("culprit", "second", "third")):
         deployment.requests.create(task_record(request_id, created_s=1000.0 + i), limit=9)
-    for life in range(deployment.settings.max_strikes + 1):
+    for life in range(MAX_STRIKES + 1):
         assert _beat(deployment, f"life {life}")
         recover(deployment)
         assert deployment.requests.owned(f"life {life}") == {"culprit", "second", "third"}
@@ -39,7 +39,7 @@ def test_a_request_that_crashes_verifiers_after_tokens_is_found(lone_deployment:
     deployment = lone_deployment
     for request_id, created_s in (("culprit", 2000.0), ("older", 1000.0)):
         deployment.requests.create(task_record(request_id, created_s=created_s), limit=9)
-    for life in range(deployment.settings.max_strikes + 2):
+    for life in range(MAX_STRIKES + 2):
         assert _beat(deployment, f"life {life}")
         recover(deployment)
         # Both commit in the first life; later only the older one does, before the other's turn.
@@ -80,7 +80,7 @@ def test_the_request_longest_without_a_token_is_the_culprit(lone_deployment: Dep
         deployment.place(request_id)
         assert _commit(deployment, "first", request_id, now_s=last_token_s) is Outcome.COMMITTED
     deployment.nodes.retire("verify", "verify-1", "first")
-    for life in range(deployment.settings.max_strikes):
+    for life in range(MAX_STRIKES):
         assert _beat(deployment, f"life {life}")
         recover(deployment)
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
@@ -110,7 +110,7 @@ def _unavailable(*_: object) -> None:
 def test_no_request_is_given_up_while_no_verifier_lives(lone_deployment: Deployment) -> None:
     deployment = lone_deployment
     deployment.requests.create(task_record("a"), limit=9)
-    for life in range(deployment.settings.max_strikes + 1):
+    for life in range(MAX_STRIKES + 1):
         assert deployment.requests.assign("a", f"dead {life}")
     recover(deployment)
     assert deployment.requests.snapshot("a").status is Status.ACTIVE

@@ -50,11 +50,6 @@ def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster
     seen = ask_until(two_nodes, lambda: two_nodes.status().nodes["verify-1"]["asked_rounds"], "rounds with a choice")
     print(f"asked rounds: {seen}")
     assert set(seen) <= {SHIPPED, COPY}
-    with_redis = two_nodes.deployment()
-    try:
-        ask_until(two_nodes, lambda: with_redis.shared_stats.load("drafters:public"), "drafters' statistics in Redis")
-    finally:
-        with_redis.close()
 
 
 def ask_until(cluster: Cluster, condition: Callable[[], Any], what: str) -> Any:

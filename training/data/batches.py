@@ -1,7 +1,6 @@
 """Turn rows into the tensors of a training step.
 
-Rows go in, a padded batch comes out. All chance comes from the generator that is passed in; nothing
-is known of models or files.
+All chance comes from the generator that is passed in.
 """
 
 import random
@@ -33,9 +32,8 @@ class Batch:
 def batch(rows: list[Row], to_head: torch.Tensor, width: int, draw: random.Random) -> Batch:
     """Pad rows to one batch and draw where rounds start in them.
 
-    `to_head` (V,) int64: a token's index in the head, or NOTHING; `width`: the target's d. A round is
-    a present position, then a geometric number of absent ones, MOST_DRAFTED at most; so one pass
-    teaches all depths of drafting.
+    `to_head` (V,) int64: a token's index in the head, or NOTHING; `width`: the target's d. A round is a present
+    position, then a geometric number of absent ones, MOST_DRAFTED at most; so one pass teaches all depths of drafting.
     """
     shape = (len(rows), max(len(row.tokens) for row in rows))
     ids, gold = torch.full(shape, PAD), torch.full(shape, NOTHING)

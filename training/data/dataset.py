@@ -1,7 +1,4 @@
-"""Assemble the rows that a training learns from: make those that are missing, then read all.
-
-The options of a training go in, rows come out. Nothing is known of the student that learns from them.
-"""
+"""Assemble the rows that a training learns from: make those that are missing, then read all."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Let the target answer prompts in Paceline's own engine: many at once, speculation off, states kept.
 
-Prompts go in, rows in a file come out. An answer depends on its prompt and the data's seed alone: not
-on the other sequences of its batches, nor on how often the run was stopped and resumed.
+An answer depends on its prompt and the data's seed alone: not on the other sequences of its batches, nor on how often
+the run was stopped and resumed.
 """
 
 import hashlib
@@ -63,10 +63,8 @@ class Ask:
 
 
 def asks(domains: tuple[str, ...], count: int, seed: int) -> list[Ask]:
-    """Draw `count` different prompts of each domain, the domains in turn.
-
-    Raises InvalidRequest if the templates have fewer.
-    """
+    """Draw `count` different prompts of each domain, the domains in turn. Raises InvalidRequest if the templates have
+    fewer."""
     columns = []
     for domain in domains:
         found = list(islice(dict.fromkeys(islice(prompts(domain, seed), MOST_DRAWS * count)), count))

@@ -6,8 +6,7 @@ that the target chooses there; `greedy`, whether `g` is the target's argmax ever
 position but the last. Without `n`, or with 0, there are none.
 
 Appending survives a kill at any point: states are written before the line that refers to them, and torn ends are cut
-off when the file is opened again. The files are JSON and raw numbers, so reading data executes no code. Nothing is
-known here of models, or of where the text comes from.
+off when the file is opened again. The files are JSON and raw numbers, so reading data executes no code.
 """
 
 import fcntl
@@ -80,10 +79,8 @@ class RowFile:
     """A file of rows to append to. Opening it cuts off a torn end. One writer at a time."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
-        """Open or create the file and store `about` beside it.
-
-        Raises InvalidRequest for a file that was made with another `about`, or that another run is writing.
-        """
+        """Open or create the file and store `about` beside it. Raises InvalidRequest for a file that was made with
+        another `about`, or that another run is writing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lines = path.open("a+b")

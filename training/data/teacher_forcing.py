@@ -1,7 +1,4 @@
-"""Let the target read text that it has not written, cut in windows; its own choices are the labels.
-
-Files go in, rows come out. Nothing is known of the student that learns from them.
-"""
+"""Let the target read text that it has not written, cut in windows; its own choices are the labels."""
 
 import hashlib
 import random

@@ -25,7 +25,7 @@ Fit the rank test by which draft tokens leave a pass of the target early (FASER)
 
 The target answers prompts of five domains with the drafters that the settings name, and every draft is verified. After
 each of --layers, K is the least number of likelier tokens that drops at most 3 % of the right draft tokens; prompts are
-kept out to judge it by. `PACELINE_PRUNER` names the folder to a verifier.
+kept out to judge it by. `pruner` in a plan names the folder to a verifier.
 """
 COMMON = 256  # frequent tokens that a draft token is compared with
 HELD_OUT = 4  # one prompt in so many
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     Raises InvalidRequest, ModelRefused.
     """
     folder = target_folder(settings)
-    settings = settings.model_copy(update={"pruning": "off"})
+    settings = settings.changed(pruning="off")
     cost = row_cost(AutoConfig.from_pretrained(folder, local_files_only=True))
     layers = tuple(
         sorted(set(options.layers or (cost.num_layers // 3, 7 * cost.num_layers // 10, cost.num_layers - 1)))

@@ -44,10 +44,8 @@ def save(folder: Path, learner: Learner, progress: Progress) -> None:
 
 
 def load(folder: Path, learner: Learner, fingerprint: str) -> Progress | None:
-    """Restore the learner and return the progress, or None without a checkpoint.
-
-    Raises InvalidRequest for a file that is no checkpoint, or one of another fingerprint.
-    """
+    """Restore the learner and return the progress, or None without a checkpoint. Raises InvalidRequest for a file that
+    is no checkpoint, or one of another fingerprint."""
     path = folder / FILE
     if not path.exists():
         return None

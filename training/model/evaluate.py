@@ -1,6 +1,6 @@
 """Evaluate a drafter on held-out prompts: rounds of speculation against the target's own greedy text.
 
-Rows go in, shares and tokens a round come out. Only chains of DRAFTED tokens are played, no trees.
+Only chains of DRAFTED tokens are played, no trees.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ With features it also reads the target's state: at the last committed token of a
 hidden state at the position before (the one that chose that token), as W h + b; at all other positions a learnt vector
 `absent` stands in for it, because a drafter that goes on from its own guesses has no h for them. It learns from h
 scaled to mean 0 and spread 1: some of h's numbers are a hundred times as large as others (SmolLM2), and unscaled they
-make the first steps undo what the layers know. The file holds W and b for h unscaled. Knows nothing of data or loss.
+make the first steps undo what the layers know. The file holds W and b for h unscaled.
 """
 
 import copy
@@ -112,10 +112,8 @@ class Student(nn.Module):
         self.spread = states.std(0) + LEAST_SPREAD
 
     def start_from(self, weights: dict[str, torch.Tensor]) -> None:
-        """Load a drafter's weights; feature weights that either side lacks are skipped.
-
-        Raises InvalidRequest for weights of another shape.
-        """
+        """Load a drafter's weights; feature weights that either side lacks are skipped. Raises InvalidRequest for
+        weights of another shape."""
         ours = self.state_dict()
         theirs = {n.removeprefix("model."): t.float() for n, t in weights.items() if n != "head_ids"}
         if self.has_features and "feature.weight" in theirs:

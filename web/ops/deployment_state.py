@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.assembly.plans import plan_of
 from app.counters import series
 from app.messages import FUSE, SETTLE, mailbox_of
 from app.metrics import GROUP, Metric
@@ -72,6 +71,6 @@ def _depths(deployment: Deployment, nodes: tuple[Node, ...], active: int) -> dic
 def _missing(deployment: Deployment, nodes: tuple[Node, ...]) -> tuple[str, ...]:
     alive = {node.kind for node in nodes}
     settings = deployment.settings
-    has_drafters = bool(settings.drafters) and plan_of(settings).drafts
+    has_drafters = bool(settings.drafters) and settings.plan.drafts
     wanted = [kind for kind in KINDS if kind != "draft" or has_drafters]
     return tuple(kind for kind in wanted if kind not in alive)

@@ -15,7 +15,6 @@ from celery.worker import state as worker_state
 
 from app.assembly.devices import AnyRunner, core_splits, sides_of
 from app.assembly.drafter import AnyGuesser, drafters_over, load_guessers
-from app.assembly.plans import plan_of
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.forward import Forward
 from app.engine.drafters.guesser import ModelGuesser
@@ -40,21 +39,18 @@ PROBE_TOKENS = 32
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Load both sides, measure how much they slow each other down, and serve the verifier's mailbox.
+    """Load both sides and serve the verifier's mailbox.
 
-    With `partition=auto` several divisions of the cores are prepared and measured. Raises InstanceError if no
-    controller chooses between them.
+    With `partition = "auto"` several divisions of the cores are prepared and measured.
     """
     sys.setswitchinterval(SWITCH_S)
-    is_auto = deployment.settings.partition == "auto"
-    if is_auto and plan_of(deployment.settings).overlap != "joint":
-        raise InstanceError("PACELINE_PARTITION=auto needs FASER's controller: set PACELINE_PLAN=faser")
     sides = sides_of(deployment.settings)
     deployment = Deployment(within(deployment.settings, sides), deployment.celery, deployment.tokenizer)
     drafters = DrafterThread(deployment, f"{node}-draft", sides)
     drafters.load()
     sides.verify.enter()
-    if is_auto:
+    about: dict[str, object] = {**sides.about()}
+    if deployment.settings.plan.partition == "auto":
         prepared: list[PreparedSplits] = []
 
         def prepare(runner: AnyRunner) -> PreparedSplits:
@@ -67,10 +63,6 @@ def serve(deployment: Deployment, node: str) -> RoleService:
         drafters.follow(splits)
     else:
         verifier = verify.load(deployment, node)
-        runner = cast(ProfiledTarget, verifier.target)
-        with a_step(runner, deployment.tokenizer.vocab_size, PROBE_ROWS) as step:
-            seen = measure_interference(step, drafters.guess, sides)
-        about = {**sides.about(), **asdict(seen)}
     log.info("%d %s verify, %d draft; %s", len(sides.verify.places), sides.verify.unit, len(sides.draft.places), about)
     service = verify.serve(deployment, node, verifier, {"partition": about})
     drafters.go()
@@ -122,7 +114,7 @@ class DrafterThread(threading.Thread):
     def forwards(self) -> list[Forward]:
         """Return the loaded drafters' models. Raises InstanceError for one on a GPU."""
         if not all(isinstance(guesser, ModelGuesser) for guesser in self._guessers.values()):
-            raise InstanceError("PACELINE_PARTITION=auto divides CPU cores, but the drafters are on a GPU")
+            raise InstanceError('a plan of partition = "auto" divides CPU cores, but the drafters are on a GPU')
         return [guesser.model for guesser in self._guessers.values() if isinstance(guesser, ModelGuesser)]
 
     def follow(self, splits: PreparedSplits) -> None:

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from app.assembly.devices import AnyRunner
 from app.assembly.fuser import build_fuser, model_free_names
-from app.assembly.plans import overrides
 from app.assembly.verifier import build_verifier
 from app.errors import MessageError
 from app.fuser.fuser import Fuser
@@ -44,11 +43,12 @@ def serve(
     verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
     fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests, verifier.sequences.tokens)
+    plan = deployment.settings.plan
     identity = {
         "target": verifier.target_id,
         "tokenizer": deployment.tokenizer.sha256,
-        "plan": deployment.settings.plan,
-        "replaced": [f"{name} {value}" for name, value in overrides(deployment.settings).items()],  # parts of the plan
+        "plan": plan.name,
+        "replaced": [f"{name} {value}" for name, value in plan.changes().items()],  # parts of the plan
     }
 
     def info() -> dict[str, object]:
@@ -56,8 +56,7 @@ def serve(
 
     heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
     loop = VerifierLoop(deployment, verifier, fuser, heartbeat, mailbox)
-    exchanged = (verifier.speculation.router.experience, deployment.counters)
-    tasks: list[HeartbeatTask] = [loop, metrics, *(deployment.exchange_stats(stats) for stats in exchanged)]
+    tasks: list[HeartbeatTask] = [loop, metrics, deployment.exchange_stats(deployment.counters)]
 
     def consume() -> None:
         consume_mailbox(deployment, heartbeat, mailbox, ToVerifier, loop.handle, verifier.has_mail)

@@ -45,7 +45,7 @@ def divided(device: torch.device, drafting: int) -> Partition:
         plain = [_side(torch.cuda.Stream(device), total) for _ in range(2)]
         return Partition(plain[0], plain[1])
     if drafting >= total:
-        raise InstanceError(f"PACELINE_PARTITION={drafting} leaves the verifier none of {total} multiprocessors")
+        raise InstanceError(f"the plan's partition of {drafting} leaves verifying none of {total} multiprocessors")
     draft, verify = streams(_driver(), device.index or 0, drafting)
     found = Partition(*(_side(torch.cuda.ExternalStream(stream, device), total) for stream in (verify, draft)))
     if not found.is_real:
@@ -82,7 +82,7 @@ def _done(driver: Any, answer: tuple[Any, ...]) -> Any:
     status, *given = answer
     if status != driver.CUresult.CUDA_SUCCESS:
         reason = getattr(status, "name", status)
-        raise InstanceError(f"PACELINE_PARTITION: the GPU's multiprocessors cannot be divided: {reason}")
+        raise InstanceError(f"the plan's partition needs a GPU whose multiprocessors can be divided: {reason}")
     return given[0] if len(given) == 1 else tuple(given)
 
 

@@ -31,10 +31,8 @@ from app.engine.weights.model_cache import read_cached, write_cached
 from app.system import processor
 
 log = logging.getLogger(__name__)
-SHAPING = (
-    "weights", "activations", "device", "gpu_dtype", "gpu_exact", "verify_threads",
-    "placement", "partition", "draft_device",  # these leave the target a part of the machine
-)  # fmt: skip
+SHAPING = ("weights", "activations", "device", "gpu_dtype", "gpu_exact", "verify_threads", "draft_device")
+PLAN_SHAPING = ("placement", "partition")  # these leave the target a part of the machine
 SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # largest ratio of the paces at the spots
 LOOKS = 4  # at the spots, before steps are said to have another shape
@@ -84,6 +82,7 @@ def _build(text: str) -> tuple[Exactness, StepCosts]:
 
 def _key(folder: Path, settings: Settings) -> str:
     shaping = {name: getattr(settings, name) for name in SHAPING}
+    shaping |= {name: getattr(settings.plan, name) for name in PLAN_SHAPING}
     return digest([folder], settings=shaping, machine=[platform.machine(), processor(), os.cpu_count(), _gpu()])
 
 

@@ -37,14 +37,7 @@ TILED = ((8, 32768), (1, 512))  # sequences, keys
 
 def measure(setting: Setting, found: Figures) -> None:
     """Write the rates of attention, its tilings and all kernels into `found`."""
-    attention = found["attention"] = []
-    for batch, context, rows in _shapes(setting):
-        if not setting.has_time():
-            attention.append({"batch": batch, "context": context, "rows": rows, "left_out": True})
-            continue
-        attention.append(_attention(setting, batch, context, rows))
-        print(attention[-1], flush=True)
-        setting.free()
+    found["attention"] = setting.lines(_shapes(setting), partial(_attention, setting))
     found["tilings"] = [
         line for shape in ([(1, 40)] if setting.is_quick else TILED) for line in _tilings(setting, *shape)
     ]
@@ -60,18 +53,17 @@ def measure(setting: Setting, found: Figures) -> None:
         print(line, flush=True)
 
 
-def _shapes(setting: Setting) -> Iterator[tuple[int, int, int]]:
-    """Yield (sequences, keys, new rows), the longest context first."""
-    if setting.is_quick:
-        return iter([(1, 40, 2)])
-    return ((batch, context, rows) for context, batch, rows in product((32768, 8192), (64, 8, 1), (1, 8)))
+def _shapes(setting: Setting) -> Iterator[Figures]:
+    """Yield numbers of sequences, of keys and of new rows, the longest context first."""
+    shapes = [(40, 1, 2)] if setting.is_quick else product((32768, 8192), (64, 8, 1), (1, 8))
+    return ({"batch": batch, "context": context, "rows": rows} for context, batch, rows in shapes)
 
 
 def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures:
     kv, q = _inputs(setting, batch, context, rows)
     tiling = Method.of(setting.dtype, FOLD, is_exact=False).cut.narrow
-    line: Figures = {"batch": batch, "context": context, "rows": rows}
     laid, work = _batch(setting, batch, context, rows, tiling)
+    line: Figures = {}
     for name, programs in (("", None), ("captured_", programs_of(setting.device))):
         shared = replace(work, num_programs=programs)
         run = partial(ragged_attention, q, kv[0], kv[1], laid, shared, HEAD_DIM**-0.5, tiling=tiling)
@@ -112,8 +104,7 @@ def _contiguous(setting: Setting, kv: torch.Tensor, q: torch.Tensor, context: in
 
 
 def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random pages (2, P, PAGE, KEY_HEADS, HEAD_DIM) of keys and values, and queries (R,
-    HEADS, HEAD_DIM)."""
+    """Return random pages (2, P, PAGE, KEY_HEADS, HEAD_DIM) of keys and values, and queries (R, HEADS, HEAD_DIM)."""
     shape = 2, batch * -(-context // PAGE), PAGE, KEY_HEADS, HEAD_DIM
     kv = torch.randn(shape, device=setting.device, dtype=setting.dtype)
     return kv, torch.randn(batch * rows, HEADS, HEAD_DIM, device=setting.device, dtype=setting.dtype)

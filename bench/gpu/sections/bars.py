@@ -4,6 +4,7 @@ are missing. Gains of overlap have no bound and are stated."""
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import Any
 
 from bench.gpu.random_steps import ROWS
 from bench.gpu.setting import DRAFTED, Figures, Setting
@@ -17,29 +18,29 @@ DRAFTS = {1: 1.5, 16: 1.0}  # by requests at once, times the tokens/s without dr
 def measure(setting: Setting, found: Figures) -> None:
     """Write every bar into `found`, from the figures of the other sections."""
     figures = setting.figures
-    for kind, name in (("of_copy", "as it is"), ("captured_of_copy", "as a captured step lays it out")):
-        least = partial(_attention, figures, kind)
-        found[f"attention, 32k keys, batch 8 and 64, of copy bandwidth, {name}"] = _bar(least, at_least=ATTENTION)
+
+    def bar(name: str, figure: Callable[..., float], *of: Any, **bound: float) -> None:
+        found[name] = _bar(partial(figure, figures, *of), **bound)
+        print(f"{name:72} {found[name]}", flush=True)
+
+    for kind, how in (("of_copy", "as it is"), ("captured_of_copy", "as a captured step lays it out")):
+        name = f"attention, 32k keys, batch 8 and 64, of copy bandwidth, {how}"
+        bar(name, _attention, kind, at_least=ATTENTION)
     for kind in ("gpu", "wall"):
-        found[f"8B, one token / floor, {kind}"] = _bar(partial(_one_token, figures, kind), at_most=ONE_TOKEN)
+        bar(f"8B, one token / floor, {kind}", _one_token, kind, at_most=ONE_TOKEN)
         for model, context in product(("8B", "1B"), (512, 8192)):
             name = f"{model}, 8 tokens / 1 token, batch 8, {context} in the cache, {kind}"
-            found[name] = _bar(partial(_eight_tokens, figures, model, context, kind), at_most=EIGHT_TOKENS)
+            bar(name, _eight_tokens, model, context, kind, at_most=EIGHT_TOKENS)
     for model in figures.get("exact", {}).keys() - {"seconds"}:
-        name = f"{model}, exact mode: rows of {ROWS} with other bits, and flips"
-        found[name] = _bar(partial(_inexact, figures["exact"][model]), at_most=0.0)
-        by_default = partial(_flips_by_default, figures["exact"][model])
-        found[f"{model}, default mode: flips per 10,000 rows in company"] = _bar(by_default)
+        bar(f"{model}, exact mode: rows of {ROWS} with other bits, and flips", _inexact, model, at_most=0.0)
+        bar(f"{model}, default mode: flips per 10,000 rows in company", _flips_by_default, model)
     for requests, bound in DRAFTS.items():
-        name = f"8B, drafts on / off, {requests} at once, tokens/s"
-        found[name] = _bar(partial(_drafts, figures, requests), at_least=bound)
+        bar(f"8B, drafts on / off, {requests} at once, tokens/s", _drafts, requests, at_least=bound)
     for requests, drafted in product(DRAFTS, (0, DRAFTED)):
         name = f"8B, the host beside the device / after it, {requests} at once, {drafted} drafts, tokens/s"
-        found[name] = _bar(partial(_hidden, figures, requests, drafted))
-    for batch, lines in figures.get("overlap", {}).get("batches", {}).items():
-        found[f"8B, drafting beside verifying / after it, batch {batch}, best division"] = _bar(partial(_gain, lines))
-    for name, bar in found.items():
-        print(f"{name:72} {bar}", flush=True)
+        bar(name, _hidden, requests, drafted)
+    for batch in figures.get("overlap", {}).get("batches", {}):
+        bar(f"8B, drafting beside verifying / after it, batch {batch}, best division", _gain, batch)
 
 
 def _bar(figure: Callable[[], float], *, at_least: float | None = None, at_most: float | None = None) -> Figures:
@@ -72,8 +73,8 @@ def _step(figures: Figures, model: str, context: int, batch: int, drafted: int) 
     return [line for line in figures["steps"][model]["steps"] if wanted.items() <= line.items()][0]
 
 
-def _inexact(figures: Figures) -> float:
-    exact = figures["exact"]
+def _inexact(figures: Figures, model: str) -> float:
+    exact = figures["exact"][model]["exact"]
     if exact["in company"]["rows"] < ROWS:
         raise LookupError("the section's time ran out before")
     kinds = [kind for kind in exact["flips"].values() if isinstance(kind, dict)]
@@ -81,8 +82,8 @@ def _inexact(figures: Figures) -> float:
     return float(others + sum(kind["flips_per_10000"] for kind in kinds))
 
 
-def _flips_by_default(figures: Figures) -> float:
-    return float(figures["default"]["in company"]["flips_per_10000"])
+def _flips_by_default(figures: Figures, model: str) -> float:
+    return float(figures["exact"][model]["default"]["in company"]["flips_per_10000"])
 
 
 def _drafts(figures: Figures, requests: int) -> float:
@@ -100,5 +101,5 @@ def _loop(figures: Figures, requests: int, drafted: int) -> Figures:
     return [line for line in figures["loop"]["8B"] if wanted.items() <= line.items()][0]
 
 
-def _gain(lines: list[Figures]) -> float:
-    return max(float(line["gain"]) for line in lines if "gain" in line)
+def _gain(figures: Figures, batch: int) -> float:
+    return max(float(line["gain"]) for line in figures["overlap"]["batches"][batch] if "gain" in line)

@@ -1,11 +1,10 @@
-"""Measure exact mode, in which rows keep their bits in any batch (design D1): its truth, its cost
-and its worth.
+"""Measure exact mode, in which rows keep their bits in any batch (design D1): its truth, its cost and its worth.
 
 Random steps are run together and each entry alone, on two runners: `in company` counts the rows, 10,000 of them, and
 those that came out with other bits or another token. Then every prompt's text is generated alone, and the same texts
 are read again in a batch and as chains. A position whose token comes out otherwise is a flip. Random weights are the
-worst case: their best tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums
-joined to one rounding, which is what `enable_fp_fusion=False` costs and is worth.
+worst case: their best tokens are nearly level. `exact, fused`: exact mode, but for attention's products and sums joined
+to one rounding, which is what `enable_fp_fusion=False` costs and is worth.
 """
 
 import random
@@ -17,7 +16,7 @@ import torch
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.engine.profile.profiler import CHECKS, check_exactness
-from bench.gpu.random_models import ONE_B, TINY, random_model, room, runner_of
+from bench.gpu.random_models import ONE_B, TINY, random_weights, room, runner_of
 from bench.gpu.random_steps import ROWS, RandomSteps, Sizes
 from bench.gpu.sections.model import loaded
 from bench.gpu.sections.steps import REPLAYS, Point, replay_of, works_of
@@ -31,7 +30,7 @@ QUICK_ROWS, QUICK_SIZES = 4, Sizes(sequences=2, prompt=3, text=40, nodes=3, has_
 def measure(setting: Setting, found: Figures) -> None:
     """Write rows with other bits, step times and flips, exact and default, into `found`."""
     shape = replace(TINY, layers=1) if setting.is_quick else ONE_B
-    _model(setting, take(random_model(setting, shape)), shape.vocab, found.setdefault(shape.name, {}))
+    _model(setting, random_weights(setting, shape), shape.vocab, found.setdefault(shape.name, {}))
     setting.free()
     if setting.folder is not None and not setting.is_quick:
         weights = take(loaded(setting.folder, setting.device, setting.dtype))
@@ -89,8 +88,7 @@ def _in_company(setting: Setting, weights: Weights, vocab_size: int, **rest: boo
 
 
 def _flips_by_batch(setting: Setting, runner: DeviceRunner, prompts: Sequence[list[int]], length: int) -> Figures:
-    """Return the flips of texts that were generated alone, by the batch in which they are read
-    again."""
+    """Return the flips of texts that were generated alone, by the batch in which they are read again."""
     texts: list[list[int]] = []
     for prompt in prompts:
         if texts and not setting.has_time():
@@ -109,8 +107,7 @@ def _flips_by_batch(setting: Setting, runner: DeviceRunner, prompts: Sequence[li
 
 
 def _summary(found: list[Flip], tokens: int) -> Figures:
-    """Return flips per 10000 tokens, the texts that change and from where on, and the widest gap in
-    logits."""
+    """Return flips per 10000 tokens, the texts that change and from where on, and the widest gap in logits."""
     first = {i: min(flip.position for flip in found if flip.sequence == i) for i in {flip.sequence for flip in found}}
     return {
         "flips_per_10000": round(len(found) * 1e4 / tokens, 2),

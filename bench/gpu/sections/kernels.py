@@ -13,6 +13,7 @@ from bench.gpu.setting import Figures, Setting
 DEVICE_TESTS = ROOT / "tests" / "kernels" / "device"
 ENGINE_TESTS = ROOT / "tests" / "app" / "engine" / "gpu" / "device" / "target.py"
 QUICK_TESTS = ("gated_silu.py",)
+OUT_OF_TIME = -1
 PROGRAM = """
 import sys
 from bench.gpu import wheels
@@ -41,26 +42,32 @@ def measure(setting: Setting, found: Figures) -> None:
 def _test(path: Path, setting: Setting) -> Figures:
     """Run one file of tests; return its status, last line, and the output if it failed."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if setting.device.type != "cuda":
         environment["TRITON_INTERPRET"] = "1"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(path)],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=max(1.0, setting.left_s()),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"status": -1, "summary": "out of time", "output": ""}
-    output = done.stdout + done.stderr
+    status, output = run_tests(setting, environment, str(path))
+    if status == OUT_OF_TIME:
+        return {"status": status, "summary": "out of time", "output": ""}
     summary = re.findall(r"^.*\b\d+ (?:passed|failed|error|skipped).*$", output, re.MULTILINE)
-    is_good = done.returncode == 0 and bool(re.search(r"\d+ passed", output))
+    is_good = status == 0 and bool(re.search(r"\d+ passed", output))
     return {
-        "status": 0 if is_good else done.returncode or 1,
+        "status": 0 if is_good else status or 1,
         "summary": summary[-1].strip("= ") if summary else output[-200:],
         "output": "" if is_good else output[-12000:],
     }
+
+
+def run_tests(
+    setting: Setting, environment: dict[str, str], *words: str, tool: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """Run pytest with these words in a process of its own, perhaps under a tool; return status and output."""
+    command = [*tool, sys.executable, "-c", PROGRAM, *words]
+    environment = environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    limit_s = max(1.0, setting.left_s())
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return OUT_OF_TIME, ""
+    return done.returncode, done.stdout + done.stderr

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from statistics import mean
 from typing import Any, Final, cast
 
@@ -23,7 +24,6 @@ from app.drafter.drafter import DrafterNode
 from app.drafter.replicas import fetcher
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.gpu.runner import DeviceRunner, DeviceStep
-from app.engine.gpu.weights import take
 from app.engine.profile.gpu_profiler import CHUNK
 from app.engine.step_costs import StepCosts
 from app.engine.target import Target
@@ -37,7 +37,7 @@ from app.speculation.drafter_pool import DrafterPool
 from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
-from bench.gpu.random_models import EIGHT_B, TINY, random_model, room, runner_of
+from bench.gpu.random_models import EIGHT_B, TINY, random_weights, room, runner_of
 from bench.gpu.setting import DRAFTED, Figures, Setting
 from bench.scale.stand_in import FIRST_ID, IDS, StandInDrafter, StandInRows
 
@@ -68,21 +68,13 @@ def measure(setting: Setting, found: Figures) -> None:
     shape, plan = EIGHT_B, Plan((1, 16, 64, 256), prompt=512, warm_up=8, rounds=100, serial=30)
     if setting.is_quick:
         shape, plan = replace(TINY, layers=1, vocab=FIRST_ID + IDS), Plan((1,), prompt=3, warm_up=1, rounds=1, serial=1)
-    weights = take(random_model(setting, shape))
-    setting.free()
+    weights = random_weights(setting, shape)
     held = {count: room(count, plan.tokens + SLACK) for count in plan.requests}
     fitting = [count for count, tokens in held.items() if tokens * weights.token_bytes < _free_bytes(setting)]
-    lines = found[shape.name] = [{"requests": count, "too_large": True} for count in held if count not in fitting]
     runner = runner_of(weights, held[max(fitting)], longest_tokens=plan.tokens + SLACK)
-    for requests in fitting:
-        for drafted in (0, DRAFTED):
-            line: Figures = {"requests": requests, "drafted": drafted}
-            if setting.has_time():
-                _measure(runner, shape.vocab, requests, drafted, plan, line)
-            else:
-                line["left_out"] = True
-            lines.append(line)
-            print(line, flush=True)
+    points = ({"requests": count, "drafted": drafted} for count, drafted in product(fitting, (0, DRAFTED)))
+    lines = setting.lines(points, partial(_measure, runner, shape.vocab, plan))
+    found[shape.name] = [*({"requests": count, "too_large": True} for count in held if count not in fitting), *lines]
 
 
 class TimedStep:
@@ -135,7 +127,9 @@ class ScriptedTarget:
 
 def pipeline_over(target: Target, vocab_size: int, drafted: int) -> LocalPipeline:
     """Build the pipeline around a target, with drafts of `drafted` tokens that are right at RATE; 0: without drafts."""
-    settings = Settings(lengths=f"fixed:{drafted}", overlap="none", drafters=(), phrases="none", max_sequences=512)
+    settings = Settings().changed(
+        lengths=f"fixed:{drafted}", overlap="none", drafters=(), phrases="none", max_sequences=512
+    )
     store = MemoryStore()
     costs = StepCosts({1: 0.01, 4096: 0.01})  # it decides no lengths here, and is corrected by each step
     measured = MeasuredTarget(target, costs, vocab_size, EarlyExitController(), CHUNK)
@@ -151,7 +145,8 @@ def run_beside(pipeline: LocalPipeline) -> None:
     run_round(pipeline.verifier, partial(draft_here, pipeline.fuser, MAILBOX), _none_left, lambda: float("inf"))
 
 
-def _measure(runner: DeviceRunner, vocab_size: int, requests: int, drafted: int, plan: Plan, line: Figures) -> None:
+def _measure(runner: DeviceRunner, vocab_size: int, plan: Plan, requests: int, drafted: int) -> Figures:
+    line: Figures = {}
     target = ScriptedTarget(runner)
     pipeline = pipeline_over(target, vocab_size, drafted)
     records = [_record(number, plan, vocab_size) for number in range(requests)]
@@ -169,6 +164,7 @@ def _measure(runner: DeviceRunner, vocab_size: int, requests: int, drafted: int,
     pipeline.verifier.release([record.id for record in records])  # no step is under way: the last rounds were serial
     for record in records:
         pipeline.store.end(record.id, FinishReason.CANCELLED)
+    return line
 
 
 def _rounds(pipeline: LocalPipeline, target: ScriptedTarget, run: Callable[[], None], rounds: int) -> Figures:

@@ -1,5 +1,4 @@
-"""Measure the machine: its names and versions, its bandwidths and products. Other figures are
-compared with these."""
+"""Measure the machine: its names and versions, its bandwidths and products. Other figures are compared with these."""
 
 import os
 import platform
@@ -48,8 +47,7 @@ def printed_by(*command: str) -> str:
 
 
 def _bandwidths(setting: Setting) -> Figures:
-    """Measure rates; a copy counts bytes read and written. Floors use `bandwidth_gb_s`, the higher
-    of copy and read."""
+    """Measure rates; a copy counts bytes read and written. Floors use `bandwidth_gb_s`, the higher of copy and read."""
     copied, read = _copied_and_read(setting, 2**18 if setting.is_quick else 2**30)
     setting.free()
     side = 256 if setting.is_quick else 8192

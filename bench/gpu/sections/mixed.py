@@ -11,9 +11,9 @@ import time
 import torch
 
 from app.engine.cpu.equivalence import probe
-from app.engine.gpu.weights import Weights, take
+from app.engine.gpu.weights import Weights
 from app.state import BatchEntry
-from bench.gpu.random_models import EIGHT_B, TINY, random_model, room, runner_of
+from bench.gpu.random_models import EIGHT_B, TINY, random_weights, room, runner_of
 from bench.gpu.setting import Figures, Setting
 from bench.gpu.texts import chain, reserve
 
@@ -23,8 +23,7 @@ MOST_DRAFTED = 8
 def measure(setting: Setting, found: Figures) -> None:
     """Write the seconds and bytes of all captures, and the steps' times, into `found`, for one stream and many."""
     shape, sequences, context, steps = (TINY, 2, 24, 2) if setting.is_quick else (EIGHT_B, 64, 1024, 3000)
-    weights = take(random_model(setting, shape))
-    setting.free()
+    weights = random_weights(setting, shape)
     sides = {"one stream": False, "many streams": True}
     ends_s = setting.ends_s
     for place, (name, has_own_streams) in enumerate(sides.items()):

@@ -1,8 +1,6 @@
-"""Compare a real model's texts: the engine's greedy tokens, all prompts in one batch, with
-transformers' `generate`.
+"""Compare a real model's texts: the engine's greedy tokens, all prompts in one batch, with transformers' `generate`.
 
-In float32 they must be the same. In bfloat16 near ties fall either way: the tokens up to the first
-other one count.
+In float32 they must be the same. In bfloat16 near ties fall either way: the tokens up to the first other one count.
 """
 
 from collections.abc import Sequence
@@ -22,8 +20,7 @@ from bench.prompts import PROMPTS
 
 
 def measure(setting: Setting, found: Figures) -> None:
-    """Write texts alike and different by dtype into `found`. Raises AssertionError for a difference
-    in float32."""
+    """Write texts alike and different by dtype into `found`. Raises AssertionError for a difference in float32."""
     if setting.folder is None:
         found["left_out"] = "no --model was given"
         return
@@ -66,8 +63,7 @@ def own_text(model: Any, prompt: Sequence[int], length: int, **rest: Any) -> lis
 
 
 def _prompts(folder: Path, vocab_size: int, count: int) -> list[list[int]]:
-    """Return prompts of every domain through the folder's tokenizer; spread token ids where it has
-    none."""
+    """Return prompts of every domain through the folder's tokenizer; spread token ids where it has none."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:

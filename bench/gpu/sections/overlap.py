@@ -1,26 +1,25 @@
-"""Measure the gain of drafting beside verifying on one GPU, its multiprocessors divided between the
-two or not.
+"""Measure the gain of drafting beside verifying on one GPU, its multiprocessors divided between the two or not.
 
-`verify_ms`: a captured step of the target, `draft_ms`: GUESSES captured steps of a drafter of two
-of its layers, each alone on its side; `both_ms` until both are done, begun at once. `gain`: the
-time of one after the other with all multiprocessors, over `both_ms`. Both sides' streams are of one
-division (`app.engine.gpu.sm_partition`); kernels report on which multiprocessors they ran, and a
-division that divides nothing is an error.
+`verify_ms`: a captured step of the target, `draft_ms`: GUESSES captured steps of a drafter of two of its layers, each
+alone on its side; `both_ms` until both are done, begun at once. `gain`: the time of one after the other with all
+multiprocessors, over `both_ms`. Both sides' streams are of one division (`app.engine.gpu.sm_partition`); kernels report
+on which multiprocessors they ran, and a division that divides nothing is an error.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.sm_partition import Multiprocessors, divided
-from app.engine.gpu.weights import Weights, take
+from app.engine.gpu.weights import Weights
 from app.errors import InstanceError
 from app.placement.partition import Partition
-from bench.gpu.random_models import EIGHT_B, TINY, random_model, room, runner_of
+from bench.gpu.random_models import EIGHT_B, TINY, random_weights, room, runner_of
 from bench.gpu.sections.steps import Point, replay_of, works_of
 from bench.gpu.setting import Figures, Setting
 
@@ -42,23 +41,16 @@ def measure(setting: Setting, found: Figures) -> None:
     """Write the times of every batch and division into `found`."""
     shape = TINY if setting.is_quick else EIGHT_B
     small = replace(shape, name=f"{shape.name}, {LAYERS} layers", layers=LAYERS, vocab=min(shape.vocab, 16384))
-    models = Models(take(random_model(setting, shape)), take(random_model(setting, small)), small.vocab)
+    models = Models(random_weights(setting, shape), random_weights(setting, small), small.vocab)
     found["target"], found["drafter"], found["batches"] = shape.name, small.name, {}
     divisions = _divisions(setting) if setting.device.type == "cuda" else {}
     for point in _points(setting.is_quick):
         if not setting.has_time():
             break
-        lines = found["batches"][point.batch] = [_line(setting, models, point, None, {})]
-        for drafting, sides in divisions.items():
-            if isinstance(sides, str):
-                lines.append({"drafting": drafting, "error": sides})
-            elif setting.has_time():
-                lines.append(_divided(setting, models, point, drafting, sides, lines[0]))
-            else:
-                lines.append({"drafting": drafting, "left_out": True})
-            setting.free()
-        for line in lines:
-            print(f"batch {point.batch:3} {line}", flush=True)
+        serial = _line(setting, models, point, None)
+        run = partial(_divided, setting, models, point, divisions, serial)
+        found["batches"][point.batch] = [serial, *setting.lines(({"drafting": n} for n in divisions), run)]
+        print(f"batch {point.batch:3} {serial}", flush=True)
 
 
 def _points(is_quick: bool) -> Iterator[Point]:
@@ -79,11 +71,19 @@ def _divisions(setting: Setting) -> dict[int, Partition | str]:
 
 
 def _divided(
-    setting: Setting, models: Models, point: Point, drafting: int, sides: Partition, serial: Figures
+    setting: Setting,
+    models: Models,
+    point: Point,
+    divisions: dict[int, Partition | str],
+    serial: Figures,
+    drafting: int,
 ) -> Figures:
     """Measure one division; return its line."""
+    sides = divisions[drafting]
+    if isinstance(sides, str):
+        return {"error": sides}
     assert isinstance(sides.verify, Multiprocessors) and isinstance(sides.draft, Multiprocessors)
-    line = _line(setting, models, point, (sides.verify, sides.draft), {"drafting": drafting})
+    line = _line(setting, models, point, (sides.verify, sides.draft))
     places = {"verify_multiprocessors": len(sides.verify.places), "draft_multiprocessors": len(sides.draft.places)}
     gain = (serial["verify_ms"] + serial["draft_ms"]) / line["both_ms"]
     return {**line, **places, "is_real": sides.is_real, "gain": round(gain, 3)}
@@ -91,12 +91,9 @@ def _divided(
 
 @torch.inference_mode()
 def _line(
-    setting: Setting,
-    models: Models,
-    point: Point,
-    sides: tuple[Multiprocessors, Multiprocessors] | None,  # None: one after the other
-    line: Figures,
+    setting: Setting, models: Models, point: Point, sides: tuple[Multiprocessors, Multiprocessors] | None
 ) -> Figures:
+    """Time both kinds of step, alone and both at once; without sides one after the other."""
     tokens = room(point.batch, point.context + point.drafted + 1)
     verify_stream, draft_stream = (side.stream for side in sides) if sides else (None, None)
     runners = [runner_of(weights, tokens) for weights in (models.target, models.drafter)]  # held: replays use them
@@ -108,10 +105,11 @@ def _line(
             draft()
 
     works = [(verify, verify_stream), (drafts, draft_stream)]
-    line["verify_ms"] = round(setting.device_ms(lambda: _run(works[:1])), 4)
-    line["draft_ms"] = round(setting.device_ms(lambda: _run(works[1:])), 4)
-    line["both_ms"] = round(setting.device_ms(lambda: _run(works)), 4)
-    return line
+    return {
+        "verify_ms": round(setting.device_ms(lambda: _run(works[:1])), 4),
+        "draft_ms": round(setting.device_ms(lambda: _run(works[1:])), 4),
+        "both_ms": round(setting.device_ms(lambda: _run(works)), 4),
+    }
 
 
 def _step(runner: DeviceRunner, point: Point, vocab: int, stream: Any) -> Callable[[], None]:

@@ -1,8 +1,7 @@
 """Compare the engine's logits, and those of the model's own modules, with the model's in float32.
 
-The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations
-of the logits. In bfloat16 both are off, and the engine should not be further off than the modules
-are.
+The same ids, read in two pieces by the engine and whole by the modules; mean distance in deviations of the logits. In
+bfloat16 both are off, and the engine should not be further off than the modules are.
 
 Then random steps, captured and eagerly, in exact mode: their logits must have the same bits.
 """
@@ -24,6 +23,7 @@ from bench.gpu.random_models import (
     TINY,
     Shape,
     random_model,
+    random_weights,
     room,
     runner_of,
 )
@@ -37,17 +37,15 @@ QUICK_STEPS, QUICK_SIZES = 4, Sizes(sequences=3, prompt=3, text=40, nodes=4)
 
 
 def measure(setting: Setting, found: Figures) -> None:
-    """Write mean distances, in standard deviations of the logits, and what random steps met, into `found`.
-
-    Raises AssertionError where a captured step has other bits than the same step run eagerly.
-    """
+    """Write mean distances, in standard deviations of the logits, and what random steps met, into `found`. Raises
+    AssertionError where a captured step has other bits than the same step run eagerly."""
     for shape in (TINY,) if setting.is_quick else (ONE_B, EIGHT_B):
         found[shape.name] = _model(setting, shape, 8 if setting.is_quick else HALF)
         setting.free()
         for name, off in found[shape.name].items():
             print(f"{shape.name:6}{name:28} {off:.2e} deviations", flush=True)
     small = replace(TINY, layers=1) if setting.is_quick else ONE_B
-    found["captured to eager"] = _captured(setting, take(random_model(setting, small)), small)
+    found["captured to eager"] = _captured(setting, random_weights(setting, small), small)
     print(f"captured to eager {found['captured to eager']}", flush=True)
     if found["captured to eager"]["rows_with_other_bits"]:
         raise AssertionError("captured steps have other bits than the same steps run eagerly")
@@ -83,8 +81,7 @@ def _modules(model: Any, ids: list[int], half: int) -> torch.Tensor:
 
 
 def _engine(runner: DeviceRunner, ids: Sequence[int], half: int) -> torch.Tensor:
-    """Return logits (half, V) float32 of the second piece, given as a chain so that all of its rows
-    are wanted."""
+    """Return logits (half, V) float32 of the second piece, given as a chain so that all of its rows are wanted."""
     sequence = probe(1, 2)
     runner.forward([reserve(runner, BatchEntry(sequence, 0, list(ids[:half]), Tree(), final=False))])
     work = reserve(runner, BatchEntry(sequence, half, [ids[half]], chain(ids[half + 1 :]), final=True))

@@ -1,8 +1,7 @@
-"""Compare plain decoding by the engine with transformers' `generate`: one request, the 1B shape,
-tokens a second.
+"""Compare plain decoding by the engine with transformers' `generate`: one request, the 1B shape, tokens a second.
 
-Assisted generation has a random assistant of two layers, which is hardly ever right: its cost
-shows, not its gain. The compiled static cache comes last, and only if there is time to compile.
+Assisted generation has a random assistant of two layers, which is hardly ever right: its cost shows, not its gain. The
+compiled static cache comes last, and only if there is time to compile.
 """
 
 import time
@@ -48,8 +47,7 @@ def _try(setting: Setting, name: str, say: Callable[[], list[int]], found: Figur
 
 
 def _rate(setting: Setting, name: str, say: Callable[[], list[int]], found: Figures) -> list[int]:
-    """Write the median tokens a second, the prompt's reading included, into `found`; return the
-    text's token ids."""
+    """Write the median tokens a second, the prompt's reading included, into `found`; return the text's token ids."""
     text = say()
     rates = []
     for _ in range(2):

@@ -26,19 +26,19 @@ def measure(setting: Setting, found: Figures) -> None:
         "down": (shape.hidden, shape.inner),
         "head": (shape.vocab, shape.hidden),
     }
-    lines = found["products"] = []
-    for name, (columns, depth) in products.items():
+
+    def times(product: str, rows: int, columns: int, depth: int) -> Figures:
         weight = torch.randn(columns, depth, device=setting.device).to(setting.dtype)
-        for rows in ROWS[:1] if setting.is_quick else ROWS:
-            line: Figures = {"product": name, "rows": rows, "columns": columns, "depth": depth}
-            if setting.has_time():
-                line |= _times(setting, weight, rows)
-            else:
-                line["left_out"] = True
-            lines.append(line)
-            print(line, flush=True)
-        del weight
-        setting.free()
+        return _times(setting, weight, rows)
+
+    found["products"] = setting.lines(
+        (
+            {"product": name, "rows": rows, "columns": columns, "depth": depth}
+            for name, (columns, depth) in products.items()
+            for rows in (ROWS[:1] if setting.is_quick else ROWS)
+        ),
+        times,
+    )
 
 
 @torch.inference_mode()

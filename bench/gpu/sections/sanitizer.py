@@ -5,18 +5,14 @@ They are its small shapes' tests, in a process of their own; the tool slows kern
 
 import os
 import shutil
-import subprocess
-import sys
 
-from app.config import ROOT
-from bench.gpu.sections.kernels import DEVICE_TESTS, PROGRAM
+from bench.gpu.sections.kernels import DEVICE_TESTS, OUT_OF_TIME, run_tests
 from bench.gpu.setting import Figures, Setting
 
 TOOL = "compute-sanitizer"
 CHECKS = ("memcheck", "racecheck")
 KERNELS = ("kv_commit", "rotary_store", "rms_norm")
 FOUND = 99  # the tool's exit status where it found errors
-OUT_OF_TIME = -1
 
 
 def measure(setting: Setting, found: Figures) -> None:
@@ -40,20 +36,15 @@ def measure(setting: Setting, found: Figures) -> None:
 
 
 def _run(setting: Setting, check: str, kernel: str) -> Figures:
-    command = [TOOL, "--tool", check, "--error-exitcode", str(FOUND), "--target-processes", "all"]
-    command += [sys.executable, "-c", PROGRAM, str(DEVICE_TESTS / f"{kernel}.py"), "-x", "-k", "not llama"]
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=max(1.0, setting.left_s()),
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"status": OUT_OF_TIME, "summary": "out of time"}
-    output = done.stdout + done.stderr
+    tool = (TOOL, "--tool", check, "--error-exitcode", str(FOUND), "--target-processes", "all")
+    words = (str(DEVICE_TESTS / f"{kernel}.py"), "-x", "-k", "not llama")
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    status, output = run_tests(setting, environment, *words, tool=tool)
+    if status == OUT_OF_TIME:
+        return {"status": status, "summary": "out of time"}
     lines = [line for line in output.splitlines() if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line]
     return {
-        "status": done.returncode,
+        "status": status,
         "summary": (lines or [output[-200:]])[-1].strip("= "),
-        "output": "" if done.returncode == 0 else output[-6000:],
+        "output": "" if status == 0 else output[-6000:],
     }

@@ -1,10 +1,9 @@
 """Time steps, beside the time of reading the weights and the cache alone.
 
-floor = (weights + keys and values) / bandwidth. `gpu_ms` is a captured step's replay by the
-device's own clock; `wall_ms` all of `forward`, with filling the arrays, sending them and reading
-the tokens back; `eager_ms` the same without a graph. `compute_ms` is the time of the products alone
-at the measured rate: the floor of large steps. `kernels_us`, of a few steps: the time of each kernel in one
-replay, and how often it is launched.
+floor = (weights + keys and values) / bandwidth. `gpu_ms` is a captured step's replay by the device's own clock;
+`wall_ms` all of `forward`, with filling the arrays, sending them and reading the tokens back; `eager_ms` the same
+without a graph. `compute_ms` is the time of the products alone at the measured rate: the floor of large steps.
+`kernels_us`, of a few steps: the time of each kernel in one replay, and how often it is launched.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from app.engine.cpu.equivalence import probe
 from app.engine.gpu.input_batch import fill, layout_of
 from app.engine.gpu.runner import DeviceRunner
-from app.engine.gpu.weights import Weights, take
+from app.engine.gpu.weights import Weights
 from app.state import BatchEntry
 from bench.gpu.random_models import (
     EIGHT_B,
@@ -25,7 +24,7 @@ from bench.gpu.random_models import (
     PAGE_TOKENS,
     TINY,
     Shape,
-    random_model,
+    random_weights,
     room,
     runner_of,
 )
@@ -54,7 +53,7 @@ def measure(setting: Setting, found: Figures) -> None:
     """Write each shape's steps, their floors and times, into `found`."""
     for shape in (TINY,) if setting.is_quick else (EIGHT_B, ONE_B):
         found[shape.name] = {}
-        _model(setting, take(random_model(setting, shape)), shape, found[shape.name])
+        _model(setting, random_weights(setting, shape), shape, found[shape.name])
         setting.free()
 
 
@@ -131,8 +130,7 @@ def _profiled(setting: Setting, replay: Callable[[], None]) -> dict[str, list[fl
 
 
 def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchEntry]:
-    """Return batch entries of sequences in the middle of their texts; their pages' present contents
-    are the cache."""
+    """Return batch entries of sequences in the middle of their texts; their pages' present contents are the cache."""
     works = []
     for i in range(point.batch):
         sequence = probe(1, vocab_size)
@@ -142,8 +140,7 @@ def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchE
 
 
 def replay_of(runner: DeviceRunner, works: list[BatchEntry]) -> Callable[[], None] | None:
-    """Return the captured step that the runner takes for these batch entries, filled and sent; None
-    without graphs."""
+    """Return the captured step that the runner takes for these batch entries, filled and sent; None without graphs."""
     table = runner.page_table
     layout = layout_of(works, runner._method.cut, table.update(works))  # what `forward` hides from its callers
     tier = runner._graphs.tier(layout.size(changes=len(table.changes))) if runner._graphs else None

@@ -6,11 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from app.assembly.fuser import build_fuser, model_free_names
-from app.assembly.plans import PLANS, overrides, plan_of
 from app.assembly.verifier import lengths, overlap, routing, selection
-from app.config import PlanName, Settings
-from app.local.process_specs import services
+from app.config import Settings
+from app.errors import InvalidSettings
+from app.local.process_specs import services, settings_environment
 from app.messages import DraftJob
+from app.plans import PLANS, PlanName
 from app.request import Sampling
 from app.speculation.draft_costs import DraftCosts
 from app.state import Tree
@@ -27,28 +28,67 @@ PROMPTS = [[(i * 7 + salt) % 50 for i in range(10 + 9 * salt)] for salt in range
 def test_every_plan_can_be_built():
     assert tuple(PLANS) == get_args(PlanName)
     for name in PLANS:
-        settings = Settings(plan=name)
-        assert overrides(settings) == {} and plan_of(settings) == PLANS[name]
+        settings = Settings.from_env({"PACELINE_PLAN": name})
+        assert settings.plan is PLANS[name] and settings.plan.changes() == {} and str(settings.plan) == name
+        assert settings.drafters == PLANS[name].drafters
         chosen = selection(settings, DraftCosts(), RUNNER)
         assert all((lengths(settings), overlap(settings), routing(settings), chosen))
 
 
-def test_settings_replace_parts_of_a_plan():
-    settings = Settings(plan="cosine", fusion="tree", model_free=True)
-    assert overrides(settings) == {"fusion": "tree", "model_free": True}
-    assert (plan_of(settings).routing, plan_of(settings).fusion, plan_of(settings).model_free) == (
-        "cosine",
-        "tree",
-        True,
-    )
+def test_a_file_changes_parts_of_a_plan(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "cosine"\nfusion = "tree"\ndrafters = ["a"]\n[objective]\nmax_s = 0.5')
+    settings = Settings.from_env({"PACELINE_PLAN": str(file)})
+    assert settings.drafters == ("a",) and settings.plan.objective.max_s == 0.5
+    assert settings.plan.changed(fusion="token", drafters=PLANS["cosine"].drafters, objective={}) == PLANS["cosine"]
+    handed_on = Settings.from_env(settings_environment(settings))
+    assert handed_on == settings and handed_on.plan == settings.plan, "as a table, without the file"
+    named = Settings.from_env({"PACELINE_PLAN": str(file), "PACELINE_DRAFTERS": "b,c"})
+    assert named.drafters == ("b", "c") == named.changed(plan="pace").drafters
+    assert settings.changed(plan="pace").drafters == PLANS["pace"].drafters
     with pytest.raises(ValidationError):
-        Settings(plan="eagle")
+        settings.changed(fusion="none")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('routing = "best"', r"mine.toml: routing: Input should be 'pace'"),
+        ('rooting = "all"', r"mine.toml: rooting: a plan has no such part; routing, perhaps"),
+        ('base = "cosin"', r"mine.toml: base: there is no plan 'cosin'; cosine, perhaps"),
+        ("drafters_per_sequence = 0", r"mine.toml: drafters_per_sequence: Input should be greater than"),
+        ('overlap = "joint"', r"mine.toml: overlap: joint needs lengths"),
+        ('partition = "auto"', r"mine.toml: partition: auto needs overlap: joint"),
+        ("[objective]\nmax = 1", r"mine.toml: objective: Extra inputs"),
+        ("fusion: tree", r"the plan .*mine.toml is no TOML: .*line 1"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(tmp_path, text, sentence):
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSettings, match=f"^PACELINE_PLAN: .*{sentence}.*$") as refused:
+        Settings.from_env({"PACELINE_PLAN": str(file)})
+    assert "DRAFTERS" not in str(refused.value), "they follow the plan, and are not at fault"
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        ("eagle", "there is no plan 'eagle'; it is one of pace, cosine"),
+        ("fasr", "there is no plan 'fasr'; faser, perhaps"),
+        ("/nowhere.toml", "the plan /nowhere.toml cannot be read: No such file"),
+        ("{base = }", "is no TOML table"),
+    ],
+)
+def test_a_wrong_plan_is_named(plan, sentence):
+    with pytest.raises(InvalidSettings, match=f"^PACELINE_PLAN: .*{sentence}"):
+        Settings.from_env({"PACELINE_PLAN": plan})
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_papers_plans_look_nothing_up(name):
     settings = Settings(plan=name)
-    assert model_free_names(settings, TOKENIZER) == () and not plan_of(settings).states
+    assert model_free_names(settings, TOKENIZER) == () and not settings.plan.states
     segment = build_fuser(settings, TOKENIZER, MemoryStore())
     job = DraftJob(
         request_id="r", verifier="v", fuser="f", base=4, start=0, tokens=(2, 3, 2, 3), prompt_length=2,
@@ -73,14 +113,14 @@ def test_papers_plans_look_nothing_up(name):
 )
 def test_rules_that_weigh_no_token_get_all_that_they_ask_for(changes, is_whole):
     """What drafters leave out as too unlikely, and what they share, is cut by survival."""
-    assert plan_of(Settings.model_validate(changes)).drafts_whole == is_whole
+    assert Settings().changed(**changes).plan.drafts_whole == is_whole
 
 
 def test_trees_are_verified_whole_or_as_chains():
     tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
     assert lengths(Settings(plan="specinfer")).trim(tree).survival == [1.0] * 3
     assert lengths(Settings(plan="vanilla")).trim(tree).tokens == [1, 2]
-    assert lengths(Settings(plan="cosine", batching="pace")).trim(tree).survival == [1.0] * 3
+    assert lengths(Settings().changed(plan="cosine", batching="pace")).trim(tree).survival == [1.0] * 3
     assert lengths(Settings()).trim(tree) is tree
     assert lengths(Settings(plan="cosine")).trim(tree) is tree, "its batch objective chooses"
 
@@ -89,7 +129,7 @@ def test_trees_are_verified_whole_or_as_chains():
 def test_no_plan_changes_a_text_and_each_asks_its_drafters(name):
     book = Book()
     drafters = [characters(book)[one] for one in ("oracle", "half")]
-    local = fakes.pipeline(RUNNER, drafters, plan=name, routing=None)
+    local = fakes.pipeline(RUNNER, drafters, plan=name)
     records = [record(prompt, 24, request_id=f"r{i}") for i, prompt in enumerate(PROMPTS)]
     texts = [fakes.alone(PLAIN, prompt, 24) for prompt in PROMPTS]
     for one, text in zip(records, texts, strict=True):

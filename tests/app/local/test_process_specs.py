@@ -25,24 +25,24 @@ def test_each_role_runs_with_passive_threads() -> None:
 
 
 def test_placement_together_runs_one_engine() -> None:
-    planned = services(Settings(placement="together", verify_threads=1, draft_threads=3), 8123)
+    planned = services(Settings().changed(placement="together", verify_threads=1, draft_threads=3), 8123)
     engine = next(service for service in planned if "draft" in service.roles)
     assert engine.roles == ("verify", "draft") and engine.argv[3] == "engine"
     assert engine.env["OMP_NUM_THREADS"] == "3"
     assert [service for service in planned if "verify" in service.roles] == [engine]
-    alone = services(Settings(placement="together", drafters=()), 8123)
+    alone = services(Settings().changed(placement="together", drafters=()), 8123)
     assert "engine" not in {argument for service in alone for argument in service.argv}  # nothing to be together with
 
 
 def test_placement_nodes_runs_a_process_for_each_drafter() -> None:
-    planned = services(Settings(placement="nodes", drafters=("smol-general", "smol-code")), 8123)
+    planned = services(Settings().changed(placement="nodes", drafters=("smol-general", "smol-code")), 8123)
     nodes = {service.name: service.env["PACELINE_DRAFTERS"] for service in planned if service.role == "draft"}
     assert nodes == {"draft-smol-general": "smol-general", "draft-smol-code": "smol-code"}
     assert {"fuse", "verify"} < {service.role for service in planned}
     assert {s.name for s in services(Settings(plan="cosine", drafters=("smol-general", "smol-code")), 8123)} == {
         service.name for service in planned
     }, "CoSine's drafters are on nodes of their own"
-    twice = services(Settings(placement="nodes", drafters=("/a/d", "/b/d")), 8123)
+    twice = services(Settings().changed(placement="nodes", drafters=("/a/d", "/b/d")), 8123)
     assert len({service.name for service in twice if service.role == "draft"}) == 2, "names are not shared"
 
 

@@ -10,7 +10,7 @@ import pytest
 from app.config import Settings
 from app.errors import InstanceError
 from app.placement.interference import measure_interference
-from app.placement.partition import Cores, Partition, cores, partition, within
+from app.placement.partition import Cores, Partition, cores, divided_cores, units_of, within
 
 several = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="no two cores to keep apart"
@@ -19,18 +19,18 @@ several = pytest.mark.skipif(
 
 @several
 def test_sides_share_all_cores_or_none() -> None:
-    shared = partition(Settings())
+    shared = divided_cores(units_of(Settings()))
     assert shared.verify == shared.draft == Cores(cores()) and not shared.is_real
-    apart = partition(Settings(partition=1))
+    apart = divided_cores(units_of(Settings().changed(partition=1)))
     assert apart.is_real and (*apart.verify.places, *apart.draft.places) == cores() and len(apart.draft.places) == 1
     assert apart.about() == {"verify_cores": [*cores()[:-1]], "draft_cores": [cores()[-1]]}
-    limited = within(Settings(partition=1, verify_threads=64, draft_threads=64), apart)
+    limited = within(Settings().changed(partition=1, verify_threads=64, draft_threads=64), apart)
     assert (limited.verify_threads, limited.draft_threads) == (len(apart.verify.places), 1)
 
 
 def test_a_partition_that_leaves_the_verifier_nothing_is_refused() -> None:
-    with pytest.raises(InstanceError, match="leaves the verifier none"):
-        partition(Settings(partition=len(cores())))
+    with pytest.raises(InstanceError, match="leaves verifying none"):
+        divided_cores(len(cores()))
 
 
 @several
@@ -77,9 +77,9 @@ class Beside:
 def test_interference_tells_the_side_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.placement.interference.time", SimpleNamespace(perf_counter=lambda: SPENT.s))
     everywhere = Partition(Cores(cores()), Cores(cores()))
-    alone = measure_interference(Beside(), Beside(), everywhere)
+    alone = measure_interference(Beside(), Beside(), everywhere, everywhere)
     assert alone.verify_slowdown < 1.5 and alone.draft_slowdown < 1.5
     verify, draft = Beside(), Beside()
     verify.other = draft
-    slowed = measure_interference(verify, draft, everywhere)
+    slowed = measure_interference(verify, draft, everywhere, everywhere)
     assert slowed.verify_slowdown > 1.5 > slowed.draft_slowdown

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.step_costs import Reading, StepCosts
+from app.plans import Objective
 from app.scheduler.cosine import BatchPrice, CosineSelection, Pooled, choose
-from app.scheduler.objective import Objective
 from app.scheduler.tree_budget import BatchRows
 from app.state import CachedSequence, Sequence, Tree
 from tests.fakes import record
@@ -89,7 +89,9 @@ def brute_force(pool: list[Pooled], price: BatchPrice, max_rows: int, objective:
 
 worlds = st.one_of(  # where rows read their contexts, the order of candidates heeds no cap on T
     st.tuples(
-        st.just(COSTS), st.just(False), st.builds(Objective, st.sampled_from([0.0, 0.5, 1.0, 3.0]), st.just(inf))
+        st.just(COSTS),
+        st.just(False),
+        st.builds(Objective, token_weight=st.sampled_from([0.0, 0.5, 1.0, 3.0]), max_s=st.just(inf)),
     ),
     st.tuples(st.just(BY_CONTEXT), st.booleans(), objectives),
 )
@@ -114,7 +116,7 @@ def test_no_window_and_no_candidates_do_better(
 def test_caps_hold_and_the_longest_waiting_is_in(
     pool: list[Pooled], objective: Objective, pages: int, most: int, max_rows: int
 ) -> None:
-    bounds = Objective(objective.token_weight, objective.max_s, most)
+    bounds = objective.model_copy(update={"max_candidates": most})
     chosen = choose(pool, price(), max_rows, pages, bounds)
     kept = {i: count for i, count in enumerate(chosen) if count is not None}
     oldest = min(range(len(pool)), key=lambda i: pool[i].since_s)

@@ -9,7 +9,6 @@ from app.speculation.baselines import (
     BaselineController,
     CommittedCounts,
     FixedLength,
-    UniformLength,
     length_policy,
 )
 from app.speculation.draft_costs import DraftCosts
@@ -29,15 +28,6 @@ def ask(rule: LengthPolicy, *candidates: Candidate, costs: StepCosts = COSTS) ->
 
 def test_fixed_asks_for_as_many_always() -> None:
     assert ask(FixedLength(5), likely(0), likely(8, limit=3)) == [5, 3]
-
-
-def test_uniform_asks_for_the_best_common_length() -> None:
-    rule = UniformLength()
-    assert ask(rule, likely(3)) == [3]
-    assert ask(rule, likely(8), likely(8, limit=2)) == [8, 2]
-    (first, second) = ask(rule, likely(6), likely(1))
-    assert first == second and 1 <= first <= 6
-    assert ask(rule, likely(0), likely(0)) == [0, 0]
 
 
 def test_a_rule_learns_what_each_request_committed_since_its_last_decision() -> None:
@@ -76,6 +66,6 @@ def test_the_whole_chain_is_verified_and_nothing_else() -> None:
 @pytest.mark.parametrize("kind", ["tree:0", "fixed:65", "fixed", "tree", "best"])
 def test_an_unknown_rule_is_refused(kind: str) -> None:
     with pytest.raises(ValueError):
-        Settings(lengths=kind)
+        Settings().changed(lengths=kind)
     assert length_policy("marginal", 4) is None
     assert all(isinstance(length_policy(one, 4), FixedLength) for one in ("fixed:0", "fixed:64", "tree:4"))

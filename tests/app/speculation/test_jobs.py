@@ -4,7 +4,7 @@ from app.drafter.drafter import in_time
 from app.messages import DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
 from app.request import Sampling
 from app.speculation.jobs import DraftDispatcher, jobs_by_mailbox
-from app.speculation.router import Route
+from app.speculation.routing import Route
 from tests import fakes
 from workers.deployment import trees_by_mailbox
 

@@ -7,8 +7,7 @@ from app.placement.splits import Split
 from app.speculation.baselines import FixedLength
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.faser import FaserLength
-from app.speculation.joint import BatchLoad, JointPlan, Profile, joint_plans
-from app.speculation.joint_planner import AFTER, DOUBT_AFTER, FIRST, TRIAL, JointController
+from app.speculation.joint import AFTER, FIRST, BatchLoad, JointController, JointPlan, Profile, joint_plans
 from app.speculation.length_policy import DraftBatch
 from tests.app.speculation.candidates import chancy
 
@@ -115,10 +114,3 @@ def test_the_way_follows_the_load_and_does_not_flap() -> None:
     steps.decide(16, AFTER)
     swinging = [steps.decide(16 if i % 2 else 2)[0] for i in range(40)]
     assert len(set(swinging)) == 1, "a load that swings faster than it is decided changes nothing"
-
-
-def test_what_is_long_unused_is_tried_for_a_while() -> None:
-    steps = Steps(profile(0.0001, 1.05, 1.1))
-    ways = steps.decide(16, FIRST + DOUBT_AFTER + 2 * TRIAL)
-    tried = [way for way in ways if way != ways[0]]
-    assert len(tried) == TRIAL and len(set(tried)) == 1 and ways[-1] == ways[0]

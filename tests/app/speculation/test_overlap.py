@@ -31,41 +31,38 @@ def slow(tokens):
     return 0.002 * tokens
 
 
-def chosen(name, lengths="marginal"):
-    return overlap(Settings.model_validate({"overlap": name, "lengths": lengths}))
+@pytest.mark.parametrize(("rule", "share", "may"), [("auto", 0.0, True), ("auto", 1.0, False), ("none", 0.0, False)])
+def test_drafters_run_ahead_where_it_is_free(rule, share, may):
+    assert chosen(rule).runs_ahead(Round([SURE], FLAT, slow), share) == may
 
 
-@pytest.mark.parametrize(
-    ("name", "share", "may"),
-    [
-        ("auto", 0.0, True),
-        ("auto", 1.0, False),
-        ("none", 0.0, False),
-        ("rounds", 1.0, True),
-        ("frontiers", 1.0, True),
-        ("groups", 0.0, False),
-    ],
-)
-@pytest.mark.parametrize("lengths", ["marginal", "faser"])
-def test_drafters_run_ahead_by_setting_or_where_it_is_free(name, share, may, lengths):
-    assert chosen(name, lengths).runs_ahead(Round([SURE], FLAT, slow), share) == may
+def chosen(rule):
+    return overlap(Settings().changed(overlap=rule))
 
 
-def test_halves_take_turns_by_setting_or_where_half_costs_half():
+def test_halves_take_turns_always_or_where_half_costs_half():
     assert chosen("none").goes_together(STEEP, 8, in_any_batch)
-    assert not chosen("groups").goes_together(FLAT, 8, lambda n: 0.0)
-    assert chosen("groups").goes_together(FLAT, 1, in_any_batch)  # no other to take turns with
-    assert chosen("auto").goes_together(FLAT, 8, in_any_batch)
-    assert not chosen("auto").goes_together(STEEP, 8, in_any_batch)
-    assert chosen("auto").goes_together(STEEP, 1, in_any_batch)
+    assert chosen("auto").goes_together(STEEP, 8, in_any_batch)
+    assert not chosen("always-halves").goes_together(FLAT, 8, lambda n: 0.0)
+    assert chosen("always-halves").goes_together(FLAT, 1, in_any_batch)  # no other to take turns with
+    assert chosen("halves").goes_together(FLAT, 8, in_any_batch)
+    assert not chosen("halves").goes_together(STEEP, 8, in_any_batch)
+    assert chosen("halves").goes_together(STEEP, 1, in_any_batch)
 
 
 def test_halves_do_not_pay_where_drafting_or_a_step_costs_the_same_for_any_batch():
-    assert chosen("auto").goes_together(FLAT, 8, lambda n: 1.0), "however slow drafters are"
-    assert chosen("auto").goes_together(FLAT, 8, lambda n: 0.1 * n), "half waits for the other's drafts"
-    assert chosen("auto").goes_together(STEEP, 8, lambda n: 1.0), "drafters serve one half after the other"
-    assert not chosen("auto").goes_together(STEEP, 8, lambda n: 0.001 * n), "both do half the work"
-    assert chosen("auto").goes_together(STEEP, 8, lambda n: 0.0), "nothing to hide"
+    halves = chosen("halves")
+    assert halves.goes_together(FLAT, 8, lambda n: 1.0), "however slow drafters are"
+    assert halves.goes_together(FLAT, 8, lambda n: 0.1 * n), "half waits for the other's drafts"
+    assert halves.goes_together(STEEP, 8, lambda n: 1.0), "drafters serve one half after the other"
+    assert not halves.goes_together(STEEP, 8, lambda n: 0.001 * n), "both do half the work"
+    assert halves.goes_together(STEEP, 8, lambda n: 0.0), "nothing to hide"
+
+
+def test_within_a_half_drafters_run_ahead_as_they_would_in_the_whole():
+    sure = Round([SURE], FLAT, slow)
+    assert chosen("halves").runs_ahead(sure, 0.0) and not chosen("always-halves").runs_ahead(sure, 0.0)
+    assert chosen("halves").chunk(sure, 0.0) == chosen("auto").chunk(sure, 0.0)
 
 
 def test_a_sequence_without_a_draft_spoils_no_other_ones():
@@ -83,14 +80,13 @@ def test_drafters_run_ahead_by_default_where_hits_save_more_than_misses_delay():
 
 
 def test_a_chunk_is_short_where_drafting_is_slow_and_tokens_are_doubtful():
-    def chunk(survivals, drafting_s, name="frontiers"):
-        return chosen(name).chunk(Round(survivals, FLAT, drafting_s), 0.0)
+    def chunk(survivals, drafting_s):
+        return Round(survivals, FLAT, drafting_s).best_ahead
 
     assert chunk([DOUBTFUL], free) == 6, "nothing to hide"
     assert chunk([DOUBTFUL], slow) == 1
     assert chunk([SURE], slow) == 4, "what a step hides, but for the target's own token"
     assert chunk([DOUBTFUL, SURE[:2]], slow) == 1
-    assert chunk([DOUBTFUL], slow, "rounds") is None
 
 
 def test_drafts_are_cut_by_default_where_that_pays():
@@ -114,9 +110,3 @@ def test_a_chunk_has_the_best_pace_of_simulated_rounds(chances, depth, token_s):
 
     assert pace(asked.best_ahead) == pytest.approx(max(pace(size) for size in range(1, depth + 1)))
     assert asked.pace_ahead(asked.best_ahead) == pytest.approx(pace(asked.best_ahead))
-
-
-def test_a_length_for_a_whole_batch_keeps_it_whole_unless_groups_are_set():
-    assert chosen("auto", "uniform").goes_together(STEEP, 8, in_any_batch)
-    assert not chosen("auto", "cosine").goes_together(STEEP, 8, in_any_batch)
-    assert not chosen("groups", "uniform").goes_together(STEEP, 8, in_any_batch)

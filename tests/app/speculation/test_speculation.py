@@ -14,12 +14,13 @@ from app.speculation.baselines import FixedLength
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_waits import FIRST_WAITS, MIN_WAIT_S, ROUND_TOKENS
 from app.speculation.drafter_pool import DrafterPool
-from app.speculation.joint_planner import AFTER, FIRST, JointController
-from app.speculation.router import Router
+from app.speculation.joint import AFTER, FIRST, JointController
+from app.speculation.overlap import AutoOverlap, NoOverlap
+from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import MAX_NODES, Tree
 from tests import fakes
-from tests.app.verifier.parts import HandClock, message, parts, start
+from tests.app.verifier.parts import HandClock, RunsAhead, message, parts, start
 from tests.fakes import VOCAB
 
 NOW_S = 1000.0
@@ -176,10 +177,10 @@ def test_the_policys_bound_spares_drafters_and_0_stops_all():
 
 @pytest.mark.parametrize(
     ("wish", "share", "may"),
-    [("auto", 0.0, True), ("auto", 1.0, False), ("rounds", 1.0, True), ("frontiers", 1.0, True), ("none", 0.0, False)],
+    [(AutoOverlap(), 0.0, True), (AutoOverlap(), 1.0, False), (RunsAhead(), 1.0, True), (NoOverlap(), 0.0, False)],
 )
 def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
-    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
+    one = parts(overlapping=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
     sequence = start(one, "r")
     assert [job.run_ahead for job in one.speculation.jobs([sequence], [3], Policy())] == [may]
     assert not any(job.is_last and job.run_ahead for job in one.speculation.final_jobs(sequence))
@@ -187,12 +188,17 @@ def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, sha
 
 @pytest.mark.parametrize(
     ("wish", "added_s", "share", "may"),
-    [("none", 1.0, 0.0, True), ("rounds", 1.0, 0.0, False), ("none", 0.0, 0.0, False), ("none", 0.0, 1.0, True)],
+    [
+        (NoOverlap(), 1.0, 0.0, True),
+        (RunsAhead(), 1.0, 0.0, False),
+        (NoOverlap(), 0.0, 0.0, False),
+        (NoOverlap(), 0.0, 1.0, True),
+    ],
     ids=["alone", "models run ahead", "a sequence adds nothing", "on the verifier's cores"],
 )
 def test_models_are_skipped_only_where_that_saves_time(wish, added_s, share, may):
     """Four sequences whose model-free drafters are right as often as all are."""
-    one = parts(overlap=wish, pool=DrafterPool({"small": "draft:1"}, ("lookup",), share))
+    one = parts(overlapping=wish, pool=DrafterPool({"small": "draft:1"}, ("lookup",), share))
     sequences = [start(one, name) for name in "abcd"]
     for sequence in sequences:
         for _ in range(30):
@@ -806,7 +812,9 @@ def test_the_first_waits_grow_until_it_is_known_what_drafts_take():
 
 
 def test_group_split_uses_cost_at_requested_length():
-    one = parts(costs=StepCosts({1: 0.010, 64: 0.640}), pool=DrafterPool({"small": "draft:1"}, (), 0.0))
+    one = parts(
+        costs=StepCosts({1: 0.010, 64: 0.640}), overlap="halves", pool=DrafterPool({"small": "draft:1"}, (), 0.0)
+    )
     for depth in (1, 2):
         for _ in range(20):
             one.draft_costs.update(4, depth, 0.0008 * depth)  # at length 8 a tenth of a step
@@ -820,7 +828,9 @@ def test_group_split_uses_cost_at_requested_length():
 
 
 def test_halves_that_draft_nothing_go_together_again():
-    one = parts(costs=StepCosts({1: 0.010, 64: 0.640}), pool=DrafterPool({"small": "draft:1"}, (), 0.0))
+    one = parts(
+        costs=StepCosts({1: 0.010, 64: 0.640}), overlap="halves", pool=DrafterPool({"small": "draft:1"}, (), 0.0)
+    )
     for depth in (1, 2):
         for _ in range(20):
             one.draft_costs.update(4, depth, 0.0008 * depth)

@@ -12,7 +12,8 @@ from app.messages import Record, Stats, Status, TreeMessage
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.length_policy import LengthPlanner
-from app.speculation.router import Router
+from app.speculation.overlap import NoOverlap, Overlap, Round
+from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import Sequence
 from app.store.protocol import Snapshot
@@ -36,6 +37,13 @@ class HandClock:
     monotonic = perf_counter = time
 
 
+class RunsAhead(NoOverlap):
+    """Let drafters run ahead of every verdict."""
+
+    def runs_ahead(self, asked: Round, core_share: float) -> bool:
+        return True
+
+
 @dataclass(frozen=True)
 class Parts:
     """Hold a runner, and the sequences, statistics and speculation over it."""
@@ -55,7 +63,7 @@ class Parts:
 
     def repriced(self, costs: StepCosts, pool: DrafterPool | None = None, **settings: Any) -> "Parts":
         """Return parts with the same sequences and estimates, other costs and other settings."""
-        strategies = DraftStrategies(self.lengths, self.speculation.router, overlap(Settings(**settings)))
+        strategies = DraftStrategies(self.lengths, self.speculation.router, overlap(Settings().changed(**settings)))
         measured = fakes.measured(self.runner, costs)
         speculation = Speculation(measured, self.sequences, self.stats, strategies, "mailbox")
         speculation.follow(pool or self.speculation.pool)
@@ -68,13 +76,14 @@ def parts(
     costs: StepCosts | None = None,
     pool: DrafterPool | None = None,
     clock: Clock = SYSTEM,
+    overlapping: Overlap | None = None,
     **settings: Any,
 ) -> Parts:
     """Make parts that ask a model drafter and a model-free one, by the strategies of these settings."""
-    chosen = Settings.model_validate(settings)
+    chosen = Settings().changed(**settings)
     runner = fakes.runner(MODEL, pages=pages)
     measured = fakes.measured(runner, costs or StepCosts({1: 1.0}))
-    strategies = DraftStrategies(lengths(chosen), Router(routing(chosen)), overlap(chosen))
+    strategies = DraftStrategies(lengths(chosen), Router(routing(chosen)), overlapping or overlap(chosen))
     stats = VerifierStats(measured, strategies.router.asked_rounds, VerifierMetrics())
     sequences = Sequences(runner, stats)
     speculation = Speculation(measured, sequences, stats, strategies, "mailbox", clock)

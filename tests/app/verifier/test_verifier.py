@@ -376,7 +376,7 @@ def test_long_prompts_are_read_beside_running_sequences():
 def test_a_devices_chunk_is_the_least_that_a_step_reads():
     """On a GPU: fewer rows of a prompt take as long, and each step reads the weights again."""
     measured = dataclasses.replace(fakes.measured(RUNNER), chunk_tokens=CHUNK_TOKENS["cuda"])
-    verifier = verifier_over(Settings(routing="all"), measured, "local", MemoryStore(), owner="owner")
+    verifier = verifier_over(Settings().changed(routing="all"), measured, "local", MemoryStore(), owner="owner")
     assert verifier.policy.prefill_chunk_tokens == 2048, "before any policy comes, too"
     for given, kept in ((16, 2048), (256, 2048), (4096, 4096)):
         verifier.follow(DrafterPool(), Policy(version=3, prefill_chunk_tokens=given))

@@ -6,7 +6,7 @@ import pytest
 
 from bench.peers.engines import DRAFTED, NAMES, USUAL
 from bench.peers.long_prompts import long_prompt, openings
-from bench.peers.run import bars, busy_cores, chosen, compare, first_tokens, needs, parse_args, rates
+from bench.peers.run import busy_cores, chosen, compare, first_tokens, needs, parse_args, rates
 from tests.fakes import Characters
 
 
@@ -64,15 +64,6 @@ def test_a_long_prompt_is_the_same_whenever_it_is_made_and_the_same_as_text() ->
     ids = long_prompt(tokenizer, "Write", 3000)
     assert ids == long_prompt(tokenizer, "Write", 3000) != long_prompt(tokenizer, "What", 3000)
     assert tokenizer.encode(tokenizer.decode(ids)) == ids and len(ids) == 3000
-
-
-def test_a_bar_is_met_or_missed_or_was_not_measured() -> None:
-    at_once = {8: {"ratios": {"paceline int8, speculating / llama.cpp": {"mean": 1.9}}}}
-    first = {256: {"ratios": {"paceline int8 / llama.cpp": {"mean": 2.1}}}}
-    assert [(bar["what"], bar["met"]) for bar in bars(at_once, first)] == [
-        ("paceline int8, speculating / llama.cpp, 8 at once", False),
-        ("paceline int8 / llama.cpp, first of 256 tokens", True),
-    ]
 
 
 def test_peers_without_a_python_are_left_out_and_deployments_are_asked_for_by_name() -> None:

@@ -42,7 +42,7 @@ def verifier_of(drafts: int) -> tuple[Verifier, Fuser]:
     """Run SEQUENCES requests on a stand-in that takes no time."""
     target = StandInTarget(0.0, vocab_size=49152, tokens=16384, longest=512)
     store = PackingStore()
-    settings = Settings(lengths=f"fixed:{drafts}", max_sequences=SEQUENCES, phrases="none", overlap="none")
+    settings = Settings().changed(lengths=f"fixed:{drafts}", max_sequences=SEQUENCES, phrases="none", overlap="none")
     measured = MeasuredTarget(target, StepCosts({1: 0.005, 4096: 0.005}), 49152, EarlyExitController())
     verifier = verifier_over(settings, measured, "v", store, owner="o")
     fuser = Fuser([StandInDrafter(0.7)], 49152, lambda request_id: None, own=verifier.sequences.tokens)

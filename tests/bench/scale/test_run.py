@@ -1,4 +1,4 @@
-"""Test the measurement of a round's cost on a real deployment: known texts, and parts that account for the time."""
+"""Test the measurement of a round's cost on a real deployment: known texts, time, and trips to Redis."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from bench.scale.run import main, parse_args
 
 
-def test_every_token_is_known_and_the_parts_fill_the_round(tmp_path: Path):
+def test_every_token_is_known_and_counts_are_of_the_round(tmp_path: Path):
     out = tmp_path / "scale.json"
     point = "--requests 2 --contexts 40 --drafts 0 4 --step-ms 20 --seconds 1"
     assert main([*point.split(), "--out", str(out)]) == 0
@@ -16,11 +16,10 @@ def test_every_token_is_known_and_the_parts_fill_the_round(tmp_path: Path):
     for found in (plain, drafted):
         assert found["wrong"] == 0 and found["rounds"] > 5
         assert 0.0 < found["ideal"] < 1.0
-        assert found["parts_us"]["verify"]["schedule"] > 0.0
+        assert found["cpu_us"]["verify"] > 0.0 and found["trips_a_round"]["verify"] >= 1.0
         assert found["redis"]["commands"] > 1.0
     assert plain["tokens_a_round"] == pytest.approx(1.0, abs=0.3), "counted a little before the rounds are"
     assert drafted["tokens_a_round"] > 1.5, "drafts are right seven times in ten"
-    assert drafted["parts_us"]["verify"]["fuse"] > plain["parts_us"]["verify"]["fuse"]
 
 
 @pytest.mark.parametrize("wrong", [["--requests", "0"], ["--rate", "1.5"], ["--drafts", "-1"], ["--step-ms", "0"]])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.assembly.plans import PLANS
+from app.plans import PLANS
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as model_free
 from app.state import Guess

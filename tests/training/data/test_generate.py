@@ -15,8 +15,7 @@ from tests.training.conftest import MAX_TOKENS, PROMPTS
 from training.data.generate import asks, generate, load_engine
 from training.data.rows import Row, RowFile
 from training.model.student import load_target
-from training.prompts.draw import DOMAINS
-from training.prompts.templates import TEMPLATES
+from training.prompts.draw import DOMAINS, TEMPLATES
 
 
 def test_every_prompt_has_a_row_and_most_are_greedy(rows: list[Row]) -> None:
@@ -65,7 +64,7 @@ def test_a_resumed_generation_gives_the_same_rows(target: Path, tmp_path: Path, 
 
 
 def test_templates_with_too_few_prompts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TEMPLATES, "qa", ("Why?", "How?"))
+    monkeypatch.setitem(TEMPLATES, "qa", ["Why?", "How?"])
     with pytest.raises(InvalidRequest, match="prompts: the templates of qa give 2 different ones, not 3"):
         asks(("qa",), 3, 0)
 

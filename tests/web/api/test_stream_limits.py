@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import web.api.request_events
+import web.factory
 from app.api_keys import add_key
 from app.config import Settings
 from app.errors import TooManyReaders
@@ -29,9 +30,9 @@ CALLS = {
 }
 
 
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"max_readers": READERS})
+@pytest.fixture(autouse=True)
+def few_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web.factory, "MAX_READERS", READERS)
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Measure a deployment under many clients."""

@@ -1,0 +1,300 @@
+"""`./paceline bench cpu PART`: where the time of a step on a CPU goes, and how near it is to what memory allows.
+
+`roofline` compares steps of one token and of eight with the time that reading every weight once takes. `split` times
+each product, the head and the rest of a step. `products` times the compiled products alone, beside other programs.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Listed
+from pathlib import Path
+from typing import Any
+
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+
+os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
+
+import numpy as np
+
+from app.assembly.devices import target_runner
+from app.engine.cpu.equivalence import probe
+from app.engine.profile.profiler import CONTEXT, a_step
+from app.engine.text.tokenizer import Tokenizer
+from app.engine.weights.resolve import target_folder
+from app.state import BatchEntry, Tree
+from bench.help import Defaults, count
+from bench.help import parser as parser_of
+from bench.report_header import heading
+from bench.stats import median
+from kernels.cpu.products.formats import FORMATS
+from kernels.cpu.products.integer_tile import instructions
+from kernels.cpu.products.linear import ARGUMENTS, INTEGER_LINEAR, LINEAR, call_linear
+from kernels.cpu.products.pack import aligned_empty
+from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row
+from kernels.cpu.row_ops import ZERO
+from kernels.cpu.shapes import DOWN, GATE_UP, OUT, WEIGHTS, K, Model, Q, V
+from kernels.cpu.simd import BYTES as LINE_BYTES
+from kernels.cpu.simd import LANES, add, load, splat, sum_of
+from kernels.cpu.threads import team
+from kernels.jit import Native, entry
+
+REST_S = 0.003  # torch's threads spin for a while behind their last operator, on the cores of the next
+TURNS = 40
+READ_BYTES, STREAMS = 2**30, 4  # read for the bandwidth, far more than any cache holds, from several places a thread
+SPLIT_ROWS = (1, 4, 8)
+PARTS = {"q, k, v": (Q, K, V), "attention's output": (OUT,), "gate and up": (GATE_UP,), "down": (DOWN,)}
+MATRICES, COLUMNS, DEPTH = 76, 3072, 576  # of `products`: 84 MB of Q4_1, so that memory is really read
+PRODUCT_ROWS = (1, 2, 4, 8, 16)
+THREADS, PASSES = 2, 9
+CELL = re.compile(r"(\d+):([\d.]+)(?:\([\d.]+\))?")
+PRINTED = re.compile(r"^(\w+):((?: \d+:[\d.]+(?:\([\d.]+\))?)+)$", re.MULTILINE)
+Times = dict[tuple[str, int], list[float]]  # ms by kind and rows
+
+
+def main(argv: Listed[str] | None = None) -> int:
+    """Measure one part, print and write the figures; return the exit status."""
+    args = parse_args(argv)
+    settings = Settings.from_env()
+    weights = settings.weights if settings.activations == "float32" else "integers"
+    figures = {
+        **heading("bench cpu", argv),
+        "weights": settings.weights,
+        "activations": settings.activations,
+        **{"roofline": roofline, "split": split, "products": products}[args.part](args),
+    }
+    names = {"roofline": f"floor-{weights}", "split": f"step-split-{weights}", "products": "products"}
+    out = args.out or ROOT / "bench" / "results" / f"{names[args.part]}.json"
+    out.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit on a wrong one."""
+    parser = parser_of("bench cpu", __doc__)
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    for part in (roofline, split, products):
+        text = (part.__doc__ or "").split("\n\n")[0]
+        own = parts.add_parser(part.__name__, help=text, description=text, formatter_class=Defaults)
+        own.add_argument("--out", type=Path, help="file to write (default: one in bench/results)")
+        if part is products:
+            own.add_argument("--beside", nargs="+", default=[], metavar="PROGRAM", help="programs to run by turns")
+            own.add_argument("--turns", type=count, default=3, help="of each program")
+    return parser.parse_args(argv)
+
+
+def roofline(_: argparse.Namespace) -> dict[str, Any]:
+    """Compare steps of one token and of eight with the time of reading all weights once.
+
+    Reading and steps take turns, on the same threads: a machine whose pace changes favours neither.
+    """
+    runner, threads = _target()
+    numbers = np.ones(READ_BYTES // 4, np.float32)
+    readers = team(threads)
+    part = READ_BYTES // readers.size // STREAMS
+    sequence = probe(CONTEXT + 8, runner.model.vocab_size)
+
+    def step(start: int, rows: int) -> None:
+        work = BatchEntry(sequence, start, sequence.tokens[start : start + rows], Tree(), final=True)
+        runner.try_reserve(work)
+        runner.forward([work])
+
+    step(0, CONTEXT)
+    ms = _by_turns(
+        {
+            "read": lambda: readers.run(lambda i: _read(numbers.ctypes.data + i * STREAMS * part, part)),
+            "one": lambda: step(CONTEXT, 1),
+            "eight": lambda: step(CONTEXT, 8),
+        }
+    )
+    bandwidth = READ_BYTES / ms["read"] * 1e3
+    floor_ms = 1e3 * runner.model.weight_bytes / bandwidth
+    return {
+        "read_gb_s": round(bandwidth / 1e9, 1),
+        "floor_ms": round(floor_ms, 2),
+        "one_row_ms": round(ms["one"], 2),
+        "eight_rows_ms": round(ms["eight"], 2),
+        "fraction_of_floor": round(floor_ms / ms["one"], 2),
+        "eight_rows_over_one": round(ms["eight"] / ms["one"], 2),
+    }
+
+
+def split(_: argparse.Namespace) -> dict[str, Any]:
+    """Time each product, the head and the rest of a step.
+
+    A part's time is what a step takes less without it: its kernel is replaced by one that does nothing. The logits
+    are garbage meanwhile, the times are not: nothing here depends on values.
+    """
+    runner = _target()[0]
+    idle = Native(_nothing, "nothing", ARGUMENTS).address
+    return {"context": CONTEXT, "rows": {rows: _split(runner, rows, idle) for rows in SPLIT_ROWS}}
+
+
+def _split(runner: Any, rows: int, idle: int) -> dict[str, float]:
+    with a_step(runner, runner.model.vocab_size, rows) as step:
+        whole: Model = runner.model._model  # now that a step has given it the addresses of its cache
+        models = {"whole": whole, **{name: _without(whole, slots, idle) for name, slots in PARTS.items()}}
+        models["head"] = whole._replace(head_kernel=idle)
+        models["rest"] = _without(whole, WEIGHTS, idle)._replace(head_kernel=idle)
+
+        def run(model: Model) -> Callable[[], float]:
+            def one() -> float:
+                runner.model._model = model
+                return step()
+
+            return one
+
+        ms = _by_turns({name: run(model) for name, model in models.items()})
+        runner.model._model = whole
+    kept = {name: found if name in ("whole", "rest") else ms["whole"] - found for name, found in ms.items()}
+    return {name: round(found, 2) for name, found in kept.items()}
+
+
+def _without(model: Model, slots: tuple[int, ...], idle: int) -> Model:
+    layers = model.layers.copy()
+    layers[:, list(slots)] = idle
+    return model._replace(layers=layers)
+
+
+def _nothing(a: int, b: int, c: int, d: int, e: int, f: int, g: int, h: int, i: int, j: int) -> None:
+    """Do nothing, with the arguments of a product's kernel."""
+
+
+def products(args: argparse.Namespace) -> dict[str, Any]:
+    """Time the compiled products alone, beside other programs.
+
+    Of what a program prints, lines such as `q4_1: 1:4.2(4.1) 8:9.7(9.5)` count: a kind, then rows and the median of
+    their ms, perhaps with the least.
+    """
+    weights, (x, rounded, out) = _weights(), _rows()
+    kinds = {
+        "q4_1": (LINEAR["Q4_1"].address, x, 4 * DEPTH),
+        instructions(): (INTEGER_LINEAR["Q4_1"].address, rounded, rounded.shape[1]),
+    }
+    ours: Times = defaultdict(list)
+    theirs: dict[str, Times] = {program: defaultdict(list) for program in args.beside}
+    for _ in range(args.turns):
+        for kind, (kernel, of, stride) in kinds.items():
+            for rows in PRODUCT_ROWS:
+                for _ in range(PASSES):
+                    ours[kind, rows].append(_pass_ms(kernel, rows, of, stride, weights, out))
+        for program, times in theirs.items():
+            text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+            for key, values in parse(text).items():
+                times[key] += values
+    ms = {
+        f"{kind}, {rows} rows": {"median": round(median(own), 2), "least": round(min(own), 2)}
+        for (kind, rows), own in ours.items()
+    }
+    return {"ms": ms, "beside": {Path(program).name: compared(ours, times) for program, times in theirs.items()}}
+
+
+def parse(text: str) -> Times:
+    """Read what a program has printed: the medians, in ms, by kind and rows."""
+    found: Times = defaultdict(list)
+    for kind, cells in PRINTED.findall(text):
+        for rows, middle in CELL.findall(cells):
+            found[kind, int(rows)].append(float(middle))
+    return found
+
+
+def compared(ours: Times, theirs: Times) -> dict[str, Any]:
+    """Return, by kind and rows that both have, their ms and the ratio of ours to theirs."""
+    found: dict[str, Any] = {}
+    for kind, rows in sorted(ours.keys() & theirs.keys()):
+        mine, other = median(ours[kind, rows]), median(theirs[kind, rows])
+        found[f"{kind}, {rows} rows"] = {"ms": round(other, 2), "ratio": round(mine / other, 3)}
+    return found
+
+
+def _target() -> tuple[Any, int]:
+    """Return the settings' target on this CPU, and its threads."""
+    settings = Settings.from_env()
+    folder = target_folder(settings)
+    return target_runner(folder, settings, Tokenizer(folder).context_tokens), settings.verify_threads
+
+
+def _by_turns(runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the median ms of each, all run by turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(TURNS):
+        for name, run in runs.items():
+            started_s = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - started_s))
+            time.sleep(REST_S)
+    return {name: median(found) for name, found in times.items()}
+
+
+@entry
+def _read(where: int, part: int) -> float:
+    """Sum four adjacent parts of `part` bytes each, float32, from address `where`, reading them by turns."""
+    totals = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
+    for i in range(0, part - part % LINE_BYTES, LINE_BYTES):
+        a, b, c, d = totals
+        at = where + i
+        totals = add(a, load(at)), add(b, load(at + part)), add(c, load(at + 2 * part)), add(d, load(at + 3 * part))
+    return sum_of(add(add(totals[0], totals[1]), add(totals[2], totals[3])))
+
+
+def _weights() -> np.ndarray:
+    """Return the matrices, packed: (MATRICES, blocks, groups, bytes of a group) uint8.
+
+    Both kinds of product read the same bytes: scales of small positive numbers, then nibbles.
+    """
+    form = FORMATS["Q4_1"]
+    shape = (MATRICES, COLUMNS // LANES, DEPTH // form.depth, form.group_bytes)
+    out = aligned_empty(shape, np.uint8)
+    draw = np.random.default_rng(0)
+    out[...] = draw.integers(0, 256, shape, np.uint8)
+    out[..., 1 : form.header_bytes : 2] = draw.integers(0x10, 0x14, (*shape[:-1], form.header_bytes // 2), np.uint8)
+    return out
+
+
+def _rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows as float32 (R, DEPTH) and rounded (R, bytes), and room for the products (R, COLUMNS)."""
+    rows = max(PRODUCT_ROWS)
+    x, out = aligned_empty((rows, DEPTH), np.float32), aligned_empty((rows, COLUMNS), np.float32)
+    x[...] = np.random.default_rng(1).uniform(-1, 1, x.shape)
+    rounded = aligned_empty((rows, DEPTH // BLOCK * BLOCK_BYTES), np.uint8)
+    for i in range(rows):
+        _round(x[i], rounded[i])
+    return x, rounded, out
+
+
+@entry
+def _round(x: np.ndarray, out: np.ndarray) -> None:
+    round_row(x.ctypes.data, len(x), out.ctypes.data)
+
+
+def _pass_ms(kernel: int, rows: int, x: np.ndarray, stride: int, weights: np.ndarray, out: np.ndarray) -> float:
+    """Time one pass over all matrices, each thread half of every one; x: rows of `stride` bytes."""
+    blocks = weights.shape[1]
+
+    def share(thread: int) -> None:
+        first, end = (blocks * i // THREADS for i in (thread, thread + 1))
+        _multiply(kernel, rows, x.ctypes.data, stride, weights, first, end, out.ctypes.data)
+
+    started_s = time.perf_counter()
+    team(THREADS).run(share)
+    return 1e3 * (time.perf_counter() - started_s)
+
+
+@entry
+def _multiply(kernel: int, rows: int, x: int, stride: int, weights: np.ndarray, first: int, end: int, out: int) -> None:
+    """Compute blocks `first ... end - 1` of the rows' product with each matrix, over the last one's."""
+    matrices, blocks, groups, size = weights.shape
+    for i in range(matrices):
+        w = weights.ctypes.data + i * blocks * groups * size
+        call_linear(kernel, rows, x, stride, w, DEPTH, 0, first, end, out, 4 * COLUMNS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

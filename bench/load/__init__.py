@@ -1,0 +1,1 @@
+"""Send requests as a scenario says, and report what clients see."""

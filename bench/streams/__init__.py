@@ -1,0 +1,1 @@
+"""Hold many event streams open on one web process, and measure what they cost."""
