@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.hosts.delay import address, serve
+from lab.deployed.delay import address, serve
 
 HOP_S = 0.05
 PIECES = [bytes([65 + i]) * (1 + 40_000 * (i % 3)) for i in range(12)]

@@ -17,25 +17,21 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+from app.config import ROOT, THREAD_ENVIRONMENT
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
-from app.assembly.fuser import phrases
-from app.engine.weights.resolve import drafter_folder
-from app.stages.draft.protocol import Drafter
-from app.stages.draft.registry import build as build_model_free
 from bench.help import count
 from bench.help import parser as parser_of
 from bench.report_header import heading
-from lab.cooperate.variants import OFF, Variant
 from lab.simulate.log import Log, with_stated_drafters
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
+from lab.simulated import model_free
+from lab.ways import OFF, PACE, WAYS, Variant
 
 DATA, COSTS = ROOT / "lab" / "data", ROOT / "lab" / "costs"
-PACE = "pace"
-WAYS = ("tables", "models")  # models and tables, or models alone
+ARMS = {"tables": WAYS[PACE], "models": WAYS["pace, models alone"]}  # models and tables, or models alone
 STATED_STEP_S = 0.030  # of `stated-30ms.json`, one row
 Rates = dict[str, dict[str, list[float]]]  # tokens/s by way, `off` or `pace`, and order
 
@@ -51,7 +47,7 @@ class Case:
     slowdown: float = 1.0  # of the drafters
     guess: float | None = None  # of a stated step, for one guess of any drafter; None: as recorded
     is_local: bool = False  # one process on the verifier's cores, no network
-    has_phrases: bool = True  # the bundled phrases fit the recording's vocabulary
+    phrases: str = "smol-phrases"  # of the recording's vocabulary
 
 
 CASES = (
@@ -64,10 +60,10 @@ CASES = (
     Case("int8 at 1", "four-int8", 1, is_stated=False),
     Case("f32 local at 1", "four", 1, is_stated=False, is_local=True),
     Case("f32 local at 4", "four", 4, is_stated=False, is_local=True),
-    Case("pair .1 at 1", "qwen", 1, guess=0.1, has_phrases=False),
-    Case("pair .25 at 1", "qwen", 1, guess=0.25, has_phrases=False),
-    Case("pair .25 at 4", "qwen", 4, guess=0.25, has_phrases=False),
-    Case("pair .5 at 4", "qwen", 4, guess=0.5, has_phrases=False),
+    Case("pair .1 at 1", "qwen", 1, guess=0.1, phrases="none"),
+    Case("pair .25 at 1", "qwen", 1, guess=0.25, phrases="none"),
+    Case("pair .25 at 4", "qwen", 4, guess=0.25, phrases="none"),
+    Case("pair .5 at 4", "qwen", 4, guess=0.5, phrases="none"),
 )
 
 
@@ -101,17 +97,16 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 def rates_of(case: Case, orders: int) -> Rates:
     """Return tokens/s in one setting, with tables and with models alone."""
     log = log_of(case)
-    off = [rate_of(log, case, Variant(OFF, speculates=False), order) for order in range(orders)]
-    arms = {"tables": Variant(PACE), "models": Variant(PACE, model_free=())}
+    off = [rate_of(log, case, WAYS[OFF], order) for order in range(orders)]
     return {
-        way: {OFF: off, PACE: [rate_of(log, case, arm, order) for order in range(orders)]} for way, arm in arms.items()
+        way: {OFF: off, PACE: [rate_of(log, case, arm, order) for order in range(orders)]} for way, arm in ARMS.items()
     }
 
 
 def rate_of(log: Log, case: Case, arm: Variant, order: int) -> float:
     """Simulate one arm in one order; return the geometric mean over the texts of tokens/s."""
     setting = Setting(case.streams, seed=order, is_local=case.is_local, drafter_slowdown=case.slowdown)
-    world = build(log, arm, setting, lambda: tables(log.vocab_size if case.has_phrases else None))
+    world = build(log, arm, setting, lambda: model_free(log.vocab_size, case.phrases))
     world.run()
     ends = [world.store.snapshot(record.id) for record in world.ended]
     rates = (len(end.tokens) / ((end.stats.last_token_s or 0.0) - end.record.created_s) for end in ends)
@@ -130,14 +125,6 @@ def log_of(case: Case) -> Log:
 def recording(name: str) -> Log:
     """Read a recording."""
     return Log.read(DATA / f"{name}.json.gz")
-
-
-def tables(vocab_size: int | None) -> list[Drafter]:
-    """Return new n-gram drafters, with the bundled phrases for a vocabulary of this size (None: without)."""
-    if vocab_size is None:
-        return build_model_free()
-    settings = Settings()
-    return [*build_model_free(), phrases(drafter_folder(settings.phrases), vocab_size, settings.home)]
 
 
 COLUMNS = ("setting", "drafters", "off, tokens/s", "pace, tokens/s", "pace / off, by order", "pace / earlier pace")
@@ -159,7 +146,7 @@ def compared(new: Mapping[str, Rates], old: Mapping[str, Rates]) -> Iterator[tup
     """Yield each setting that both results have, and by what `pace` is faster in the new one."""
     for name in new:
         if name in old:
-            yield from ((f"{name}, {way}", ratio(new[name][way], old[name][way])) for way in WAYS)
+            yield from ((f"{name}, {way}", ratio(new[name][way], old[name][way])) for way in ARMS)
 
 
 def ratio(new: Mapping[str, list[float]], old: Mapping[str, list[float]]) -> float:

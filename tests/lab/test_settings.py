@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.simulate import settings
+from lab import settings
+from lab.settings import CASES, DATA, compared, log_of, main, recording
 from lab.simulate.log import Log
-from lab.simulate.settings import CASES, DATA, compared, log_of, main, recording
 
 SHORT = "pair .1 at 1"
 

@@ -1,4 +1,4 @@
-"""Forward TCP connections and hold each byte back: `python -m lab.hosts.delay --listen A:P --to A:P --hop-ms MS`.
+"""Forward TCP connections and hold each byte back: `python -m lab.deployed.delay --listen A:P --to A:P --hop-ms MS`.
 
 For kernels without `netem`. Bytes keep their order; each goes on `hop-ms` after it came, both ways.
 Two threads a direction: one receives and stamps, one waits and sends. What the threads take adds

@@ -1,8 +1,8 @@
-"""Start one deployment for each arm over hosts of their own, all at once, of which only one is awake.
+"""Run each way of drafting as a deployment over hosts of their own; all are started, and one at a time is awake.
 
-One Redis serves them all, each under a namespace of its own. The verifier's host has everything but
-the drafters: the verifier on one core, the rest on the other, which the drafters' hosts share. Drafters
-reach Redis over their cable, by way of a process that holds bytes back.
+One Redis serves them all, each under a namespace of its own. The verifier's host has everything but the drafters: the
+verifier on one core, the rest on the other, which the drafters' hosts share. Drafters reach Redis over their cable, by
+way of a process that holds bytes back.
 """
 
 import os
@@ -11,26 +11,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app.config import Settings
 from app.counters import series
 from app.errors import PacelineError
-from app.local.children import Service
 from app.local.process_specs import worker
 from app.local.redis_server import find_server
 from app.messages import Status
 from app.metrics import GROUP, QUEUE_WAIT, STEP, TREE
 from app.request import GenerateRequest
 from app.store.protocol import Snapshot
-from lab.hosts.delay import measured_ms
-from lab.hosts.network import Host, entered, star
+from lab.deployed.delay import measured_ms
+from lab.deployed.network import Host, entered, star
+from lab.load import Block
+from lab.ways import Variant
 from workers.deployment import Deployment
 
 REDIS_PORT, DELAYED_PORT = 6379, 6380  # of namespaces that nothing else is in
@@ -39,7 +39,7 @@ READY_S, ANSWER_S, STOP_S = 300.0, 120.0, 15.0  # longest waits
 SETTLED_S = 1.0  # after the last heartbeat came: by then the verifier has seen who drafts
 LOOK_S = 0.01
 TIMES = {STEP.name: "step", TREE.name: "tree", QUEUE_WAIT.name: "mail waits"}
-KV_BYTES = 2**29  # a verifier's cache: there are as many verifiers as arms
+KV_BYTES = 2**29  # a verifier's cache: there are as many verifiers as ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,30 @@ class Place:
 
 
 @dataclass(slots=True)
-class ArmDeployment:
-    """An arm's processes, and its store and mailboxes."""
+class DeployedRunner:
+    """A way's processes, and its store and mailboxes."""
 
     name: str
     deployment: Deployment
+    max_tokens: int
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     nodes: int = 0  # processes that have a heartbeat
-    mean_ms: dict[str, float] = field(default_factory=dict)  # of its steps, trees and mail, until then
-    model_rounds: float | None = None  # part of the rounds until then for which a model was asked; None: no round yet
-    seen: dict[str, dict[str, Any]] = field(default_factory=dict)  # by drafters' node, when it went to sleep last
+    known: dict[str, Any] = field(default_factory=dict)  # the report, when it went to sleep last
 
-    def wake(self) -> None:
-        """Let its processes run, and return when all have heartbeats. Raises TimeoutError."""
-        for process in self.processes:
-            process.send_signal(signal.SIGCONT)
-        self.wait_ready()
+    def run(self, block: Block) -> list[Snapshot]:
+        """Wake the processes, run a block, and let them sleep again; return the ended requests.
+
+        Raises TimeoutError, and PacelineError for a request that failed.
+        """
+        self._wake()
+        try:
+            return self._ask(block)
+        finally:
+            self.sleep()
+
+    def report(self) -> dict[str, Any]:
+        """Return the part of the rounds for which a model drafted, mean milliseconds, and what each node did."""
+        return self.known
 
     def wait_ready(self) -> None:
         """Wait until all processes have heartbeats, and for one beat more. Raises TimeoutError, RuntimeError."""
@@ -76,45 +84,43 @@ class ArmDeployment:
         time.sleep(SETTLED_S)
 
     def sleep(self) -> None:
-        """Stop its processes where they are, and keep in `seen` what the drafters' nodes said of their work."""
-        self.seen = self._drafters()
-        self.mean_ms = self._means()
-        self.model_rounds = self._model_rounds()
+        """Stop the processes where they are, and keep the report."""
+        (verifier,) = self.deployment.nodes.live("verify")
+        rounds = verifier.info["later_rounds"]
+        self.known = {
+            "model_rounds": round(verifier.info["model_rounds"] / rounds, 3) if rounds else 0.0,
+            "mean_ms": self._means(),
+            "nodes": self._drafters(),
+        }
         for process in self.processes:
             process.send_signal(signal.SIGSTOP)
 
-    def ask(
-        self, requests: Listed[GenerateRequest], streams: int, arrivals_s: Listed[float] | None = None
-    ) -> list[Snapshot]:
-        """Run requests to their ends; return the ends in order.
+    def _wake(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+        self.wait_ready()
 
-        So many at once, each followed by the next; or each at one of these seconds, whatever has ended.
-        Raises TimeoutError, and PacelineError for a request that failed.
-        """
-        waiting, running = deque(enumerate(requests)), dict[int, str]()
-        ended: dict[int, Snapshot] = {}
+    def _ask(self, block: Block) -> list[Snapshot]:
+        ids: list[str] = []
+        running: set[str] = set()
+        ended: dict[str, Snapshot] = {}
         began_s = last_s = time.monotonic()
-
-        def may_start() -> bool:
-            if arrivals_s is None:
-                return len(running) < streams
-            return time.monotonic() - began_s >= arrivals_s[waiting[0][0]]
-
-        while waiting or running:
-            while waiting and may_start():
-                number, request = waiting.popleft()
-                running[number] = self.deployment.submit(request).id
-            for number, request_id in [*running.items()]:
+        while len(ended) < len(block.requests):
+            while block.may_start(len(ids), len(running), time.monotonic() - began_s):
+                request = GenerateRequest(prompt=block.requests[len(ids)][1], max_tokens=self.max_tokens)
+                ids.append(self.deployment.submit(request).id)
+                running.add(ids[-1])
+            for request_id in [*running]:
                 end = self.deployment.requests.snapshot(request_id)
                 if end.status is not Status.ACTIVE:
                     if end.error is not None:
                         raise PacelineError(f"{self.name}: {end.error}")
-                    ended[number], last_s = end, time.monotonic()
-                    del running[number]
+                    ended[request_id], last_s = end, time.monotonic()
+                    running.remove(request_id)
             if running and time.monotonic() - last_s > ANSWER_S:
                 raise TimeoutError(f"{self.name}: no request ended for {ANSWER_S:.0f} s")
             time.sleep(LOOK_S)
-        return [ended[number] for number in range(len(requests))]
+        return [ended[request_id] for request_id in ids]
 
     def _drafters(self) -> dict[str, dict[str, Any]]:
         names = ("host", "drafters", "shared_guesses")
@@ -122,11 +128,6 @@ class ArmDeployment:
             node.name: {name: node.info[name] for name in names if name in node.info}
             for node in self.deployment.nodes.live("draft")
         }
-
-    def _model_rounds(self) -> float | None:
-        (verifier,) = self.deployment.nodes.live("verify")
-        rounds = verifier.info["later_rounds"]
-        return round(verifier.info["model_rounds"] / rounds, 3) if rounds else None
 
     def _means(self) -> dict[str, float]:
         found = {}
@@ -143,14 +144,15 @@ class ArmDeployment:
 
 
 @contextmanager
-def arms_running(
-    arms: Mapping[str, Settings], place: Place, folder: Path, unfused: Collection[str] = ()
-) -> Iterator[tuple[dict[str, ArmDeployment], float]]:
-    """Yield a sleeping deployment for each arm, and the milliseconds of a hop as they are; logs go to `folder`.
+def opened(
+    ways: Listed[Variant], settings: Settings, place: Place, folder: Path, max_tokens: int
+) -> Iterator[tuple[dict[str, DeployedRunner], float]]:
+    """Yield a sleeping deployment for each way, and the measured milliseconds of a hop; logs go to `folder`.
 
-    `unfused`: the arms whose fusers hand on one drafter's draft (`lab.hosts.without_fusion`).
-    Raises OSError, TimeoutError, RuntimeError where hosts or processes do not start.
+    Raises OSError, TimeoutError, RuntimeError where hosts or processes do not start, ValueError for a way that only a
+    simulation has.
     """
+    own = {way.name: settings_of(way, settings) for way in ways}
     with ExitStack() as stack:
         prefix = f"paceline-{os.getpid()}"
         hub, hosts = stack.enter_context(star(prefix, len(place.nodes), place.bits_per_s))
@@ -159,21 +161,32 @@ def arms_running(
         with entered(hosts[0]):
             hop_ms = measured_ms((hosts[0].hub, DELAYED_PORT))
         with entered(hub):
-            opened: dict[str, ArmDeployment] = {}
-            for i, (name, settings) in enumerate(arms.items()):
-                own = settings.model_copy(
-                    update={
-                        "redis_url": _url(password, "127.0.0.1", REDIS_PORT),
-                        "namespace": f"arm-{i}",
-                        "verify_threads": 1,
-                        "draft_threads": 1,
-                        "kv_bytes": settings.kv_bytes or KV_BYTES,
-                    }
-                )
-                opened[name] = _start_arm(
-                    stack, name, own, hub, hosts, place, folder, password, is_fused=name not in unfused
-                )
-            yield opened, hop_ms
+            found: dict[str, DeployedRunner] = {}
+            for i, way in enumerate(ways):
+                changes = {
+                    "redis_url": _url(password, "127.0.0.1", REDIS_PORT),
+                    "namespace": f"way-{i}",
+                    "verify_threads": 1,
+                    "draft_threads": 1,
+                    "kv_bytes": settings.kv_bytes or KV_BYTES,
+                }
+                runner = DeployedRunner(way.name, Deployment.open(own[way.name].model_copy(update=changes)), max_tokens)
+                stack.callback(runner.deployment.close)
+                _start_way(stack, runner, hub, hosts, place, folder, password)
+                found[way.name] = runner
+            yield found, hop_ms
+
+
+def settings_of(way: Variant, settings: Settings) -> Settings:
+    """Return a way's settings. Raises ValueError where settings cannot say what it changes."""
+    if way.model_free or way.without or not way.is_steered or way.policy:
+        raise ValueError(f"{way.name!r} cannot be deployed: no setting says what it changes")
+    changes = dict(way.settings)
+    if way.model_free is not None:
+        changes["model_free"] = False
+    if way.drafters is not None:
+        changes["drafters"] = tuple(one for one in settings.drafters if Path(one).name in way.drafters)
+    return settings.changed(**changes)
 
 
 def wait(condition: Callable[[], object], limit_s: float, what: str) -> None:
@@ -210,7 +223,7 @@ def _start_redis(stack: ExitStack, hub: Host, place: Place, folder: Path, passwo
     stack.callback(stop, hub.start(log, {}, str(find_server()), str(config), core=core, goes_first=True))
     wait(lambda: "eady to accept" in log.read_text(), STOP_S, "Redis")
     hold = ("--listen", f"0.0.0.0:{DELAYED_PORT}", "--to", f"127.0.0.1:{REDIS_PORT}", "--hop-ms", str(place.hop_ms))
-    delayed = (sys.executable, "-m", "lab.hosts.delay", *hold)
+    delayed = (sys.executable, "-m", "lab.deployed.delay", *hold)
     delay = hub.start(folder / "delay.log", {}, *delayed, core=core, goes_first=True)
     stack.callback(stop, delay)
     with entered(hub):
@@ -225,35 +238,24 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _start_arm(
-    stack: ExitStack, name: str, settings: Settings, hub: Host, hosts: list[Host], place: Place, folder: Path,
-    password: str, *, is_fused: bool = True,
-) -> ArmDeployment:  # fmt: skip
-    """Start an arm's processes, and let them sleep once they are ready: the next one starts alone, too."""
-    arm = ArmDeployment(name, Deployment.open(settings))
-    stack.callback(arm.deployment.close)
+def _start_way(
+    stack: ExitStack, runner: DeployedRunner, hub: Host, hosts: list[Host], place: Place, folder: Path, password: str
+) -> None:  # fmt: skip
+    """Start a way's processes, and let them sleep once they are ready: the next way's start alone, too."""
+    settings = runner.deployment.settings
     services = [(hub, worker(role, f"{role}-1", settings, 1), place.cores[role != "verify"]) for role in ROLES]
     if settings.plan.drafts:
         for i, (host, names) in enumerate(zip(hosts, place.nodes, strict=True)):
             url = _url(password, host.hub, DELAYED_PORT)
-            own = settings.model_copy(update={"drafters": names, "redis_url": url})
-            services.append((host, worker("draft", f"draft-{i + 1}", own, 1), place.cores[1]))
-    for host, fused, core in services:
-        service = fused if is_fused else _unfused(fused)
-        process = _start(host, service, folder / f"{settings.namespace}-{service.name}.log", core)
+            drafters = tuple(name for name in names if name in settings.drafters)
+            own = settings.model_copy(update={"drafters": drafters, "redis_url": url})
+            if drafters:
+                services.append((host, worker("draft", f"draft-{i + 1}", own, 1), place.cores[1]))
+    for host, service, core in services:
+        log = folder / f"{settings.namespace}-{service.name}.log"
+        process = host.start(log, service.env, *service.argv, core=core)
         stack.callback(stop, process)
-        arm.processes.append(process)
-    arm.nodes = len(services)
-    arm.wait_ready()
-    arm.sleep()
-    return arm
-
-
-def _unfused(service: Service) -> Service:
-    """Return the process with the fuser of the arms without fusion, if it has any."""
-    python, _, _, *rest = service.argv  # python -m workers.run ...
-    return replace(service, argv=(python, "-m", "lab.hosts.without_fusion", *rest))
-
-
-def _start(host: Host, service: Service, log: Path, core: int) -> "subprocess.Popen[bytes]":
-    return host.start(log, service.env, *service.argv, core=core)
+        runner.processes.append(process)
+    runner.nodes = len(services)
+    runner.wait_ready()
+    runner.sleep()

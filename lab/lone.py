@@ -1,8 +1,12 @@
 """Leave fusion out: reduce a fused tree to one drafter's draft."""
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from app.messages import TreeMessage
+
+Shape = Callable[[TreeMessage], TreeMessage]  # changes a tree before a verifier sees it
 
 
 def lone(tree: TreeMessage) -> TreeMessage:
