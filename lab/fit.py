@@ -68,6 +68,5 @@ def bisected(most: float, is_too_little: Callable[[float], bool]) -> float:
 
 
 def _rate(log: Log, way: str, setting: Setting, blocks: Listed[Block]) -> float:
-    """Return the mean tokens/s of a stream in the counted blocks."""
     runner = SimulatedRunner(WAYS[way], log, setting)
     return fmean(rate(end) for block in [runner.run(block) for block in blocks][1:] for end in block)

@@ -30,9 +30,7 @@ class Block:
 class Runner(Protocol):
     """A way of drafting in its place: in this process, simulated or deployed."""
 
-    def run(self, block: Block) -> list[Snapshot]:
-        """Run a block; return the ended requests in order."""
-        ...
+    def run(self, block: Block) -> list[Snapshot]: ...
 
     def report(self) -> dict[str, Any]:
         """Return what is known of all blocks beside the requests; `model_rounds` among it."""
@@ -76,5 +74,4 @@ class Load:
 
 
 def _of(prompts: Prompts, numbers: range) -> list[Request]:
-    """Return these prompts of each domain, the domains in turn."""
     return [(domain, own[i]) for i in numbers for domain, own in prompts.items()]

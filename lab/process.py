@@ -58,7 +58,6 @@ class PipelineRunner:
         return [_due(end, began_s + at_s) for end, at_s in zip(ends, block.arrivals_s, strict=True)]
 
     def report(self) -> dict[str, Any]:
-        """Return the part of the rounds for which a model drafted."""
         stats = self._pipeline.verifier.stats
         return {"model_rounds": round(stats.model_rounds / stats.later_rounds, 3) if stats.later_rounds else 0.0}
 
@@ -76,7 +75,6 @@ class LonePipeline(LocalPipeline):
 
     @classmethod
     def of(cls, built: LocalPipeline) -> "LonePipeline":
-        """Return a built pipeline without fusion."""
         return cls(built.verifier, built.node, built.fuser, built.store, built.tokenizer)
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:

@@ -32,7 +32,6 @@ TIMED = 12  # calls for each
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Record and write the file; return the exit status."""
     args = parse_args(argv)
     # On a CPU a drafter returns whole chains, on a GPU one guess at a time.
     settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
@@ -47,7 +46,6 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit on a wrong one."""
     parser = parser_of("lab record", __doc__)
     parser.add_argument("--prompts", type=count, default=8, help="of each domain")
     parser.add_argument("--max-tokens", type=count, default=64, help="tokens a text")
@@ -66,7 +64,6 @@ def acceptance(texts: Listed[Text], drafter: DrafterLog) -> dict[str, float]:
 
 
 def record(settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int) -> Log:
-    """Have the target generate its texts and every model drafter guess at them."""
     texts, states = _texts(settings, models, prompts, max_tokens)
     drafters = {name: _drafter(name, guesser, texts, states) for name, guesser in models.guessers.items()}
     return Log(costs=models.costs, vocab_size=models.tokenizer.vocab_size, texts=tuple(texts), drafters=drafters)
@@ -122,7 +119,6 @@ def _guesses(draft_kv: DraftKV, texts: Listed[Text], states: States) -> tuple[tu
 
 
 def _token_s(draft_kv: DraftKV, texts: Listed[Text], states: States) -> float:
-    """Return the seconds of one more guess for these texts at once, next to nothing unread."""
     taken = []
     for at in range(2, 2 + TIMED):
         ids = [_align(draft_kv, i, text, states, min(at, len(text.tokens) - 1)) for i, text in enumerate(texts)]

@@ -53,7 +53,6 @@ def summary(ends: Listed[Snapshot]) -> Figures:
 
 
 def by_drafter(ends: Iterable[Snapshot]) -> dict[str, list[int]]:
-    """Return each drafter's tokens over ended requests: verified, and accepted."""
     found: dict[str, list[int]] = {}
     for end in ends:
         for name, stats in sorted(end.stats.by_drafter.items()):
@@ -77,7 +76,6 @@ def check_same(ends: Mapping[str, Listed[Snapshot]]) -> None:
 
 
 def fingerprint(ends: Iterable[Listed[Snapshot]]) -> str:
-    """Return a hash of the texts of all blocks."""
     texts = [list(end.tokens) for block in ends for end in block]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
@@ -100,7 +98,6 @@ def compared(found: Figures, other: Figures) -> Figures:
 
 
 def table(found: Figures) -> str:
-    """Return the ways as a Markdown table."""
     ratios = found.get("compared", {}).get("ratio")
     columns = ["way", "tokens/s a stream", "/ off (bounds)", "tokens/s", "request, s", "p95", "first token, s"]
     columns += ["tokens a round", "drafted", "rounds with models", *(["of the other"] if ratios else [])]

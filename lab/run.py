@@ -42,7 +42,6 @@ IN = ("process", "simulated", "deployed")
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the ways, print and write the figures; return the exit status."""
     args = parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts and processes are removed on the way out
     try:
@@ -60,7 +59,6 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit on a wrong one."""
     parser = parser_of("lab ways", __doc__, f"ways: {'; '.join(WAYS)}; {FORMS}")
     parser.add_argument("--in", dest="place", choices=IN, required=True, help="where the ways run")
     parser.add_argument(
@@ -100,7 +98,6 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def in_process(args: argparse.Namespace) -> Figures:
-    """Run the ways as pipelines in this process."""
     settings = Settings.from_env()
     ways = chosen(args.ways, map(name_of, settings.drafters))
     with process.opened(ways, settings, args.max_tokens) as runners:
@@ -108,7 +105,6 @@ def in_process(args: argparse.Namespace) -> Figures:
 
 
 def in_simulation(args: argparse.Namespace) -> Figures:
-    """Run the ways over a recording."""
     log = simulated.with_target(recording(args))
     ways, load = chosen(args.ways, log.drafters), load_of(args).of(simulated.prompts_of(log))
     setting = Setting(
@@ -123,7 +119,6 @@ def in_simulation(args: argparse.Namespace) -> Figures:
 
 
 def in_deployment(args: argparse.Namespace) -> Figures:
-    """Run the ways as deployments over hosts of their own."""
     if why := lacking():
         raise RuntimeError(f"hosts of their own: {why}")
     settings = Settings.from_env()
@@ -163,12 +158,10 @@ def measured(runners: Mapping[str, Runner], load: Listed[Block], over: Listed[st
 
 
 def load_of(args: argparse.Namespace) -> Load:
-    """Return the load that the flags name."""
     return Load(args.prompts, args.warm_up, args.blocks, args.streams, args.seed, tuple(args.rates or ()), args.seconds)
 
 
 def recording(args: argparse.Namespace) -> Log:
-    """Return the recording as the flags change it."""
     log = Log.read(args.log)
     texts = tuple(text.model_copy(update={"tokens": text.tokens[: args.max_tokens]}) for text in log.texts)
     log = log.model_copy(update={"texts": texts})
@@ -190,7 +183,6 @@ def place_on(settings: Settings, args: argparse.Namespace) -> Place:
 
 
 def name_of(drafter: str) -> str:
-    """Return the name of a drafter, its folder's."""
     return Path(drafter).name
 
 

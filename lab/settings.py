@@ -69,7 +69,6 @@ CASES = (
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Run the settings, print and write them; return the exit status."""
     args = parse_args(argv)
     old = json.loads(args.vs.read_text())["settings"] if args.vs else {}
     found: dict[str, Any] = {**heading("lab settings", argv), "orders": args.orders, "settings": {}}
@@ -86,7 +85,6 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit on a wrong one."""
     parser = parser_of("lab settings", __doc__)
     parser.add_argument("--orders", type=count, default=3, help="orders of the texts")
     parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES], metavar="NAME", help="settings")
@@ -96,7 +94,6 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 
 
 def rates_of(case: Case, orders: int) -> Rates:
-    """Return tokens/s in one setting, with tables and with models alone."""
     log = log_of(case)
     off = [rate_of(log, case, WAYS[OFF], order) for order in range(orders)]
     return {
@@ -113,7 +110,6 @@ def rate_of(log: Log, case: Case, arm: Variant, order: int) -> float:
 
 
 def log_of(case: Case) -> Log:
-    """Return the recording with the setting's costs."""
     log = recording(case.recording)
     if case.is_stated:
         log = log.model_copy(update={"costs": (COSTS / "stated-30ms.json").read_text()})
@@ -122,7 +118,6 @@ def log_of(case: Case) -> Log:
 
 @cache
 def recording(name: str) -> Log:
-    """Read a recording."""
     return Log.read(DATA / f"{name}.json.gz")
 
 
@@ -131,7 +126,6 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def rows(name: str, rates: Rates, old: Rates | None) -> str:
-    """Return one setting as rows of a Markdown table."""
     lines = []
     for way, own in rates.items():
         by_order = " ".join(f"{pace / off:.2f}" for pace, off in zip(own[PACE], own[OFF], strict=True))
@@ -149,7 +143,6 @@ def compared(new: Mapping[str, Rates], old: Mapping[str, Rates]) -> Iterator[tup
 
 
 def ratio(new: Mapping[str, list[float]], old: Mapping[str, list[float]]) -> float:
-    """Return `pace` over the earlier `pace`: the geometric mean over the orders that both have."""
     return geometric_mean(a / b for a, b in zip(new[PACE], old[PACE], strict=False))
 
 

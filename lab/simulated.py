@@ -35,7 +35,6 @@ class SimulatedRunner:
         self._number = count()
 
     def run(self, block: Block) -> list[Snapshot]:
-        """Run a block on the virtual clock; return the ended requests."""
         ids = [f"{text}.{next(self._number)}" for _, text in block.requests]
         self._world.waiting.clear()
         self._world.waiting.extend(ids)
@@ -44,12 +43,10 @@ class SimulatedRunner:
 
     @property
     def step_s(self) -> float:
-        """Return the mean seconds of a step."""
         targets = [verifier.target for verifier in self._world.verifiers]
         return sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
 
     def report(self) -> dict[str, Any]:
-        """Return the parts of the rounds and of the time in which models drafted and the target worked."""
         world = self._world
         busy_s = {box: world.network.machines[box].busy_s for box in world.nodes}
         target_s = sum(verifier.target.busy_s for verifier in world.verifiers) / len(world.verifiers)

@@ -30,7 +30,6 @@ class Variant:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the changed settings by name, the fixed length among them."""
         return {**self.changes, **({} if self.length is None else {"lengths": f"fixed:{self.length}"})}
 
 

@@ -21,7 +21,6 @@ PING, PONG = b"PING\r\n", 512  # Redis answers it, with or without a password
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Forward until the process is stopped."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--listen", type=address, required=True)
     parser.add_argument("--to", type=address, required=True)

@@ -190,7 +190,6 @@ def settings_of(way: Variant, settings: Settings) -> Settings:
 
 
 def wait(condition: Callable[[], object], limit_s: float, what: str) -> None:
-    """Return when the condition holds. Raises TimeoutError."""
     until_s = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > until_s:
@@ -199,7 +198,6 @@ def wait(condition: Callable[[], object], limit_s: float, what: str) -> None:
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a process, awake or not."""
     process.send_signal(signal.SIGCONT)
     process.terminate()
     try:

@@ -75,7 +75,6 @@ class Network:
         self._order = count()
 
     def add(self, machine: Machine) -> None:
-        """Add a machine under its name."""
         self.machines[machine.name] = machine
 
     def send(self, to: str, message: Any, at_s: float, hop_s: float | None = None) -> None:
@@ -104,7 +103,6 @@ class Network:
                 self._work(machine)
 
     def _carry(self, to: str, message: Any, ways: list[tuple[str, str]]) -> None:
-        """Let a message pass the next wire, and deliver it behind the last one."""
         if not ways:
             self._push(self.now_s, DELIVER, to, message)
             return

@@ -45,7 +45,6 @@ class Exits:
     """Let rows leave the passes of one target."""
 
     def __init__(self, costs: ExitCosts, seed: int = 0) -> None:
-        """Let rows leave as `costs` say."""
         self._costs = costs
         self._draws = random.Random(seed)
         self._report = ExitReport()
@@ -56,7 +55,6 @@ class Exits:
         return 1.0 - min((one.at for one in self._costs.checkpoints), default=1.0)
 
     def report(self) -> ExitReport:
-        """Return what the checkpoints of the last pass took and saved."""
         return self._report
 
     def pass_s(
@@ -110,7 +108,6 @@ def right_nodes(tree: Tree, tokens: Listed[int], begin: int) -> list[bool]:
 
 
 def _leave(work: BatchEntry, gone: Listed[bool]) -> None:
-    """Drop these nodes and all below them."""
     for node, (is_gone, parent) in enumerate(zip(gone, work.tree.parents, strict=True), start=1):
         if is_gone or parent in work.pruned:
             work.pruned.add(node)

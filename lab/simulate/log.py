@@ -20,8 +20,6 @@ READS = 64  # tokens of a prompt that it reads in the time of a guess
 
 
 class Base(BaseModel):
-    """A frozen record of a log."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -65,7 +63,6 @@ class Log(Base):
             return cls.model_validate_json(packed.read())
 
     def write(self, file: Path) -> None:
-        """Write the recording. Raises OSError."""
         with gzip.open(file, "wt") as packed:
             packed.write(self.model_dump_json())
 

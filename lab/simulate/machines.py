@@ -90,7 +90,6 @@ def _verifiers(setting: Setting) -> list[str]:
 
 
 def _node_of(names: tuple[str, ...]) -> str:
-    """Return the mailbox of the node that hosts these drafters."""
     return f"draft:{'+'.join(names)}"
 
 
@@ -141,7 +140,6 @@ def _add_local(world: World, names: tuple[str, ...]) -> None:
 
 
 def _add_gate(world: World) -> None:
-    """Add the machine where requests at stated times come in."""
     clock = SimClock()
 
     def handle(mail: list[None]) -> float | None:

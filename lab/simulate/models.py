@@ -39,20 +39,16 @@ class Device(Protocol):
         """
         ...
 
-    def draft(self, at_s: float, tokens: int, seconds: float) -> float:
-        """Return the seconds from `at_s` until a drafter has computed so many tokens; alone it takes `seconds`."""
-        ...
+    def draft(self, at_s: float, tokens: int, seconds: float) -> float: ...
 
 
 class OwnDevice:
     """A device for each model, as the recording had it."""
 
     def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
-        """Return what the step takes by itself."""
         return seconds + reading_s
 
     def draft(self, at_s: float, tokens: int, seconds: float) -> float:
-        """Return what the guesses take by themselves."""
         return seconds
 
 
@@ -66,15 +62,12 @@ class SimClock:
     _began_s: float = 0.0
 
     def time(self) -> float:
-        """Return the simulated seconds, as `time.time`."""
         return self.now_s
 
     def monotonic(self) -> float:
-        """Return the simulated seconds, as `time.monotonic`."""
         return self.now_s
 
     def perf_counter(self) -> float:
-        """Return the simulated seconds, as `time.perf_counter`."""
         return self.now_s
 
     def run(self, lane: str, seconds: float) -> None:
@@ -103,7 +96,6 @@ class LogTarget(PagedRunner):
         kv_tokens: int = MEMORY_TOKENS,
         exits: Exits | None = None,
     ) -> None:
-        """Take the true step costs on a whole device, the tokens that its cache holds, and where rows leave a pass."""
         super().__init__(PagePool(kv_tokens // PAGE_TOKENS, PAGE_TOKENS), shares=False)
         self._device = device
         self._texts = log.texts
@@ -114,11 +106,9 @@ class LogTarget(PagedRunner):
         self.steps = 0
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve pages for the entry's tokens and tree; False, with none taken, if there are too few."""
         return self.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + len(work.tree))
 
     def launch(self, works: list[BatchEntry]) -> StepOnCollect:
-        """Launch a step that runs when it is collected, on the simulated clock."""
         return StepOnCollect(partial(self._run, works), self._clock.perf_counter)
 
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
@@ -140,7 +130,6 @@ class LogTarget(PagedRunner):
         return right_nodes(work.tree, text.tokens, len(work.sequence.tokens) - len(text.prompt_ids))
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the entry's tokens and the accepted path in the cache."""
         self._keep(work, work.start + len(work.tokens) + len(path))
 
     def _clear(self, pages: list[int]) -> None:
@@ -156,17 +145,14 @@ class LogRows:
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Return the recorded token at the position; `mask`, (V,) bool, is ignored."""
         return self.text.tokens[position - len(self.text.prompt_ids)]
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Raise NotImplementedError: a log has no probabilities."""
         raise NotImplementedError("no log has any, and no simulated request wants them")
 
     def state(self, node: int) -> bytes | None:
-        """Return a placeholder for the target's state."""
         return WORD
 
 
@@ -191,7 +177,6 @@ class LogGuesser:
         self._bases: dict[str, int] = {}  # by request: the length at which it was given a state last
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Return True: there is always memory."""
         return True
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
@@ -208,15 +193,12 @@ class LogGuesser:
         self._clock.run(self._name, self._device.draft(self._clock.now_s, steps * len(works) + unread, seconds))
 
     def release(self, sequence: CachedSequence) -> None:
-        """Remove what is held of the sequence."""
         self._bases.pop(sequence.id, None)
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count so many tokens as cached."""
         sequence.cached = tokens
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the cache of the entry's sequence."""
         self.release(work.sequence)
 
     def _chain(self, sequence: CachedSequence) -> list[Guess]:

@@ -9,16 +9,13 @@ class PipelineDevice:
     """A target's devices in a row (`Device`); drafters have their own. Steps come in order of time."""
 
     def __init__(self, stages: int) -> None:
-        """Begin with all stages free."""
         self._free_s = [0.0] * stages
 
     def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
-        """Return the seconds from `at_s` until a step has passed all stages, waiting included (`Device`)."""
         now_s, part_s = at_s, (seconds + reading_s) / len(self._free_s)
         for stage, free_s in enumerate(self._free_s):
             now_s = self._free_s[stage] = max(now_s, free_s) + part_s
         return now_s - at_s
 
     def draft(self, at_s: float, tokens: int, seconds: float) -> float:
-        """Return what the guesses take by themselves (`Device`)."""
         return seconds

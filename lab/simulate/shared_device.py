@@ -49,7 +49,6 @@ class SharedDevice:
         self._worked: dict[Side, deque[tuple[float, float]]] = {"verify": deque(), "draft": deque()}
 
     def use(self, number: int) -> None:
-        """Divide the device in this way from the next piece of work on."""
         self._present = self.all[number]
 
     def interference(self, number: int, step_s: float) -> Interference:
@@ -61,7 +60,6 @@ class SharedDevice:
         return Interference(slowdown * verify_s / step_s, slowdown * self._reading(drafting))
 
     def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
-        """Return the seconds from `at_s` until a step of so many rows has ended (`Device`)."""
         part = 1.0 - self._present.units / self._sharing.units
         alone_s = max(seconds * self._reading(part), rows * self._sharing.row_compute_s / part) + reading_s
         found = self._pass("verify", at_s, alone_s)
@@ -69,7 +67,6 @@ class SharedDevice:
         return found
 
     def draft(self, at_s: float, tokens: int, seconds: float) -> float:
-        """Return the seconds from `at_s` until a drafter has computed so many tokens (`Device`)."""
         part = self._present.units / self._sharing.units or 1.0
         alone_s = max(seconds * self._reading(part), tokens * self._sharing.token_compute_s / part)
         return self._pass("draft", at_s, alone_s)
@@ -90,7 +87,6 @@ class SharedDevice:
         return self._until_s[side] - at_s
 
     def _use(self, side: Side, now_s: float) -> float:
-        """Return the part of the last second in which a side worked."""
         worked, since_s = self._worked[side], now_s - WINDOW_S
         while worked and worked[0][1] <= since_s:
             worked.popleft()

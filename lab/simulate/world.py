@@ -73,8 +73,6 @@ class Setting:
 
 @dataclass(slots=True)
 class SimVerifier:
-    """A verifier on its simulated machine."""
-
     name: str
     segment: Verifier
     target: LogTarget
@@ -112,7 +110,6 @@ class World:
 
     @property
     def ends(self) -> list[Snapshot]:
-        """Return the ended requests in order of their ends."""
         return [self.store.snapshot(record.id) for record in self.ended]
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
@@ -191,14 +188,12 @@ def agreement_of(world: World) -> Agreement:
 
 
 def costs_of(world: World) -> StepCosts:
-    """Return the target's step costs at the setting's slowdown."""
     costs = StepCosts.loads(world.log.costs, world.setting.slowdown)
     costs.ratio = 1.0
     return costs
 
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
-    """Build a node of these model drafters over the log."""
     plan = world.settings.plan
     is_shared = plan.fusion == "token" and len(names) > 1
     models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True, clock) for name in names]
@@ -214,7 +209,6 @@ def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
 
 
 def fuser_of(world: World) -> Fuser:
-    """Build a fuser with new model-free drafters."""
     return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store))
 
 

@@ -39,7 +39,6 @@ class AdaSpecGuesser(LogGuesser):
         costs: StepCosts,
         most: int,
     ) -> None:
-        """Predict verifying by `costs`, and draft `most` tokens at most."""
         super().__init__(name, texts, log, clock, slowdown, device)
         self._costs = costs
         self._most = most
@@ -81,7 +80,6 @@ class AdaSpecGuesser(LogGuesser):
         return self._trimmed(drafted, lambda tokens, rows: goodput(tokens, steps, rows))
 
     def release(self, sequence: CachedSequence) -> None:
-        """Remove the sequence's state."""
         super().release(sequence)
         self._drafted_s.pop(sequence.id, None)
 
@@ -106,7 +104,6 @@ class AdaSpecGuesser(LogGuesser):
 
 
 def _smaller(rows: int) -> int:
-    """Return the largest captured size below so many rows."""
     if rows > CAPTURED[-1]:
         return (rows - 1) // CAPTURED[-1] * CAPTURED[-1]
     return max((size for size in CAPTURED if size < rows), default=0)

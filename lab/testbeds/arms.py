@@ -31,17 +31,14 @@ class Arm:
 
     @property
     def variant(self) -> Variant:
-        """Return the first variant."""
         return self.variants[0]
 
     @property
     def name(self) -> str:
-        """Return the name of all variants."""
         return self.variant.name
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Return the model drafters of the first variant."""
         return self.variant.drafters or ()
 
     def only(self, variant: Variant) -> "Arm":
@@ -105,18 +102,15 @@ ARMS: dict[str, Callable[[WorldSpec], list[Arm]]] = {"cosine": cosine_arms, "fas
 
 
 def off() -> Arm:
-    """Return plain decoding."""
     return Arm((Variant(OFF, {**COMMON, "plan": "off"}, drafters=(), model_free=(), speculates=False),))
 
 
 def vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
-    """Return chains of one length of one drafter."""
     own = product(drafters, LENGTHS)
     return Arm(tuple(_plan(name, "vanilla", (drafter,), {"lengths": f"fixed:{n}"}) for drafter, n in own))
 
 
 def pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
-    """Return PipeInfer with one drafter and micro-runs of one length."""
     own = product(drafters, MICRO_RUNS)
     return Arm(tuple(Variant(name, drafters=(one,), model_free=(), length=n) for one, n in own), "pipeinfer")
 
@@ -127,7 +121,6 @@ def smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], ways: Itera
 
 
 def _words(variant: Variant) -> list[str]:
-    """Return a variant's settings and drafters."""
     return [*(f"{name} {value}" for name, value in variant.settings.items()), *(variant.drafters or ())]
 
 

@@ -65,7 +65,6 @@ def bands(paper: str, reading: str, rows: Listed[Mapping[str, Figures]]) -> dict
 
 
 def band(values: Listed[float]) -> dict[str, float]:
-    """Return the least, the median and the largest value."""
     low, median, high = (float(one) for one in np.percentile(values, [0, 50, 100]))
     return {"low": round(low, 4), "median": round(median, 4), "high": round(high, 4)}
 

@@ -84,7 +84,6 @@ class Figures:
         return replace(self, tokens_per_s=tokens / self.request_s)
 
     def record(self) -> dict[str, Any]:
-        """Return what goes into a file."""
         names = ("tokens_per_s", "request_s", "token_s", "tokens_a_round", "drafted", "rejected", "cost", "peak_flops")
         times = zip(("request_s", "first_token_s", "token_s"), zip(*self.requests, strict=True), strict=True)
         percentiles = {name: np.percentile(column, PERCENTILES).round(4).tolist() for name, column in times}
@@ -93,7 +92,6 @@ class Figures:
 
 
 def served_of(ends: Iterable[Snapshot]) -> Served:
-    """Count ended requests."""
     found = Served()
     for end in ends:
         began_s, first_s, last_s = end.record.created_s, end.stats.first_token_s or 0.0, end.stats.last_token_s or 0.0

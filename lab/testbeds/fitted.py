@@ -10,8 +10,6 @@ from lab.testbeds.worlds import FOLDER, Part
 
 
 class FittedLoad(Part):
-    """Closed loops of `batch` requests of a data set, `texts` in all, made with a seed."""
-
     data: str
     batch: int
     texts: int

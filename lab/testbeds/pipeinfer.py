@@ -86,7 +86,6 @@ class PipeInfer:
             self._later(at_s, self._admit)
 
     def run(self) -> Served:
-        """Run until every text has ended."""
         while self._events:
             now_s, _, (call, *words) = heappop(self._events)
             call(now_s, *words)
@@ -166,7 +165,6 @@ class PipeInfer:
         self._enter(now_s, Run(one, one.known - 1, 1))
 
     def _draft(self, now_s: float, one: Sequence) -> None:
-        """Draft the next micro-run, if not too many are in flight."""
         size = min(self._tokens, len(one.right) - 1 - one.drafted)  # the last token needs no row
         if one.is_drafting or size <= 0 or len(one.runs) > self._stages:
             return
@@ -184,7 +182,6 @@ class PipeInfer:
         self._draft(now_s, one)
 
     def _arrive(self, now_s: float, one: Sequence, turn: int, at: int, size: int) -> None:
-        """Let a micro-run reach the target."""
         if turn == one.turn:
             self._enter(now_s, Run(one, at, size, is_draft=True))
 
@@ -200,7 +197,6 @@ class PipeInfer:
 
 
 def _context(run: Run) -> int:
-    """Return the cached tokens before a run's rows."""
     return run.sequence.prompt + run.at if run.sequence.known else 0
 
 

@@ -44,7 +44,6 @@ def tuned(
 
 
 def setting_of(world: WorldSpec, drafters: tuple[str, ...], streams: int, seed: int) -> Setting:
-    """Return the simulator's setting of a world in which these drafters are used."""
     target = world.target
     links = {}
     if target.link is not None:

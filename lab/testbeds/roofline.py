@@ -53,7 +53,6 @@ def guess_s(world: WorldSpec, name: str) -> dict[int, float]:
 
 
 def context_s(world: WorldSpec, name: str) -> float:
-    """Return the seconds that a cached token adds to each guess of a drafter."""
     _, model, device = _drafter(world, name)
     return model.kv_bytes.value / device.read_rate
 

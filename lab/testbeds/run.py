@@ -57,7 +57,6 @@ Rows = dict[str, Figures]  # by arm
 
 
 def main(argv: Listed[str] | None = None) -> int:
-    """Simulate, print and write the tables; return the exit status."""
     args = parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     names = args.worlds or world_names(args.paper, FOLDER)
@@ -78,7 +77,6 @@ def main(argv: Listed[str] | None = None) -> int:
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
-    """Parse the command line; exit on a wrong one."""
     parser = parser_of("lab testbeds", __doc__)
     parser.add_argument("paper", choices=sorted(ARMS), help="whose testbed")
     parser.add_argument("--fitted", action="store_true", help="bands over the fitted worlds, each under its own load")
@@ -156,7 +154,6 @@ def run_arms(place: Place, arms: Listed[Arm], load: Load, seed: int) -> Rows:
 
 
 def loads(args: argparse.Namespace) -> list[Load]:
-    """Return the closed loops and the arrivals that the arguments ask for."""
     found = [Load(f"batch {count}", count, count * max(WAVES, -(-FEWEST_TEXTS // count))) for count in args.batches]
     for rate in args.rates:
         if args.arrivals == "poisson":
@@ -175,7 +172,6 @@ def dumps(found: Mapping[str, Any]) -> str:
 
 
 def _made(world: WorldSpec, data: str) -> Place:
-    """Return a world with texts of a data set's lengths."""
     return Place(world, lambda count, seed: made(world, wanted_of(world, data, count), seed))
 
 

@@ -72,7 +72,6 @@ class ClimbingLength:
     drafters: Final = None
 
     def __init__(self) -> None:
-        """Begin at FIRST, upwards."""
         self._length, self._step = FIRST, 1
         self._decisions = -PAUSE  # since the last change; below 0 they are not counted
         self._verify_s, self._tokens = 0.0, 0

@@ -9,7 +9,6 @@ from lab.ways import OFF
 
 
 def arms_table(load: str, rows: Mapping[str, Figures]) -> str:
-    """Return one load's means by arm."""
     base = rows[OFF]
     names = ("arm", "a request, s", "ms a token", "tokens/s", "/ off", "tokens a round", "drafted", "rejected")
     lines = [load, *_head(*names, "a million tokens", "tokens/s over peak compute, / off")]
@@ -23,7 +22,6 @@ def arms_table(load: str, rows: Mapping[str, Figures]) -> str:
 
 
 def compared_table(paper: Mapping[str, str], loads: Listed[str], found: Mapping[str, Listed[float | None]]) -> str:
-    """Return the quotients beside the paper's figures."""
     lines = [
         "Quotients, beside what the paper reports (no verdict: see `--fitted`)",
         *_head("figure", "paper", *loads),

@@ -44,7 +44,6 @@ class Drawn(NamedTuple):
 
 
 def wanted_of(world: WorldSpec, data: str, count: int) -> list[Wanted]:
-    """Return texts of a data set's lengths, of each domain in turn."""
     load, domains = world.loads[data], world.domains
     lengths = round(load.prompt_tokens.value), round(load.output_tokens.value)
     return [Wanted(domains[i % len(domains)], *lengths) for i in range(count)]
@@ -79,7 +78,6 @@ def made(world: WorldSpec, wanted: Listed[Wanted], seed: int) -> Log:
 
 
 def drafter_log(world: WorldSpec, name: str, guesses: tuple[tuple[tuple[Guess, ...], ...], ...]) -> DrafterLog:
-    """Return a drafter's guesses with its costs in the world."""
     return DrafterLog.model_construct(
         guesses=guesses,
         token_s=guess_s(world, name),
@@ -115,7 +113,6 @@ def half(log: Log, first: int) -> Log:
 
 
 def tokens_a_round_of(world: WorldSpec, name: str, domain: str) -> float:
-    """Return the tokens a round that the world states of a drafter in a domain."""
     spec, home = world.acceptance, world.drafters[name].domain
     return (spec.mixture if home is None else spec.home if home == domain else spec.elsewhere).value
 

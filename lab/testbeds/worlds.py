@@ -22,15 +22,11 @@ class WorldError(ValueError):
 
 
 class Number(NamedTuple):
-    """A number and its source."""
-
     value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     source: Annotated[str, Field(min_length=3)]
 
 
 class Part(BaseModel):
-    """A part of a world, read strictly."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -47,18 +43,14 @@ class DeviceSpec(Part):
 
     @property
     def read_rate(self) -> float:
-        """Return the bytes/s that a pass reaches."""
         return self.bytes_per_s.value * self.read_part.value
 
     @property
     def flop_rate(self) -> float:
-        """Return the FLOP/s that a pass reaches."""
         return self.flops.value * self.flop_part.value
 
 
 class ModelSpec(Part):
-    """The sizes of a model that costs depend on."""
-
     layers: Number
     width: Number
     weight_bytes: Number
@@ -87,7 +79,6 @@ class TargetSpec(Part):
 
     @property
     def devices(self) -> int:
-        """Count the devices."""
         return round(self.stages.value * self.tensor.value)
 
 
@@ -103,8 +94,6 @@ class DrafterSpec(Part):
 
 
 class SharedSpec(Part):
-    """How a target and its drafter share a device."""
-
     units: Number
     splits: tuple[Number, ...]  # units for drafting
     reads_with: Number  # the part of the units that reads memory at full speed
@@ -143,15 +132,11 @@ class AcceptanceSpec(Part):
 
 
 class LoadSpec(Part):
-    """The mean lengths of a data set's requests."""
-
     prompt_tokens: Number
     output_tokens: Number
 
 
 class WorldSpec(Part):
-    """A testbed."""
-
     about: str
     devices: Mapping[str, DeviceSpec]
     models: Mapping[str, ModelSpec]
@@ -167,7 +152,6 @@ class WorldSpec(Part):
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        """Refuse names without an entry."""
         wanted: list[tuple[str, str, Mapping[str, Any], str | None]] = [
             ("target.model", "model", self.models, self.target.model),
             ("target.device", "device", self.devices, self.target.device),
@@ -207,7 +191,6 @@ class WorldSpec(Part):
 
 
 def world_names(paper: str, folder: Path = FOLDER) -> list[str]:
-    """List the stated worlds of a paper."""
     return sorted(path.stem for path in folder.glob(f"{paper}-*.json"))
 
 
