@@ -1,12 +1,11 @@
 """Run ways of drafting as pipelines in this process, which share the target and each drafter's weights."""
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from app.assembly.local import Models, build_local, load_models
+from app.assembly.local import Models, build_local
 from app.config import Settings
 from app.messages import DraftJob, Record, TreeMessage
 from app.pipeline import LocalPipeline
@@ -15,13 +14,6 @@ from app.store.protocol import Snapshot
 from lab.load import Block
 from lab.lone import lone
 from lab.ways import Variant
-
-
-@contextmanager
-def opened(ways: Iterable[Variant], settings: Settings, max_tokens: int) -> Iterator[dict[str, "PipelineRunner"]]:
-    """Yield a runner for each way."""
-    models = load_models(settings)
-    yield {way.name: PipelineRunner(way, settings, models, max_tokens) for way in ways}
 
 
 class PipelineRunner:

@@ -21,18 +21,20 @@ from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
+from app.assembly.local import load_models
 from app.errors import PacelineError
 from app.store.protocol import Snapshot
 from bench.help import count
 from bench.help import parser as parser_of
 from bench.prompts import add_prompts_file
 from bench.report_header import heading
-from lab import process, simulated
+from lab import simulated
 from lab.deployed import deployment
 from lab.deployed.deployment import Place
 from lab.deployed.network import MOST_HOSTS, lacking
 from lab.fit import fitted, place_of
 from lab.load import Block, Load, Runner
+from lab.process import PipelineRunner
 from lab.report import Figures, check_same, compared, figures, fingerprint, table
 from lab.simulate.log import Log, lengthened, with_stated_drafters
 from lab.simulate.world import Setting
@@ -100,8 +102,9 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
 def in_process(args: argparse.Namespace) -> Figures:
     settings = Settings.from_env()
     ways = chosen(args.ways, map(name_of, settings.drafters))
-    with process.opened(ways, settings, args.max_tokens) as runners:
-        return measured(runners, load_of(args).of(args.texts), args.over)
+    models = load_models(settings)
+    runners = {way.name: PipelineRunner(way, settings, models, args.max_tokens) for way in ways}
+    return measured(runners, load_of(args).of(args.texts), args.over)
 
 
 def in_simulation(args: argparse.Namespace) -> Figures:
@@ -114,8 +117,8 @@ def in_simulation(args: argparse.Namespace) -> Figures:
         like = json.loads(args.like.read_text())
         setting = fitted(log, like, place_of(like, args.streams), load)
     found = {name: getattr(setting, name) for name in ("slowdown", "hop_s", "host_s", "trees_s", "mail_s")}
-    with simulated.opened(ways, log, setting) as runners:
-        return {"setting": found, **measured(runners, load, args.over)}
+    runners = {way.name: simulated.SimulatedRunner(way, log, setting) for way in ways}
+    return {"setting": found, **measured(runners, load, args.over)}
 
 
 def in_deployment(args: argparse.Namespace) -> Figures:

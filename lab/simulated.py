@@ -1,7 +1,5 @@
 """Run ways of drafting in simulations over a recording: drafters and verifiers on machines of their own."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -19,12 +17,6 @@ from lab.simulate.log import Log
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
 from lab.ways import Variant
-
-
-@contextmanager
-def opened(ways: Iterable[Variant], log: Log, setting: Setting) -> Iterator[dict[str, "SimulatedRunner"]]:
-    """Yield a runner for each way."""
-    yield {way.name: SimulatedRunner(way, log, setting) for way in ways}
 
 
 class SimulatedRunner:
@@ -47,16 +39,7 @@ class SimulatedRunner:
         return sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
 
     def report(self) -> dict[str, Any]:
-        world = self._world
-        busy_s = {box: world.network.machines[box].busy_s for box in world.nodes}
-        target_s = sum(verifier.target.busy_s for verifier in world.verifiers) / len(world.verifiers)
-        now_s = world.network.now_s
-        return {
-            "model_rounds": round(world.model_rounds, 3),
-            "mean_ms": {"step": round(1e3 * self.step_s, 3)},
-            "busy": {box: round(own / now_s, 3) for box, own in {"target": target_s, **busy_s}.items()},
-            "policy_changes": dict(sorted(world.switches.items())),
-        }
+        return {"model_rounds": round(self._world.model_rounds, 3), "mean_ms": {"step": round(1e3 * self.step_s, 3)}}
 
 
 def prompts_of(log: Log) -> Prompts:

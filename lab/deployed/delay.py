@@ -1,11 +1,10 @@
-"""Forward TCP connections and hold each byte back: `python -m lab.deployed.delay --listen A:P --to A:P --hop-ms MS`.
+"""Forward TCP connections and hold each byte back: `python -m lab.deployed.delay PORT TO_PORT HOP_MS`.
 
 For kernels without `netem`. Bytes keep their order; each goes on `hop-ms` after it came, both ways.
 Two threads a direction: one receives and stamps, one waits and sends. What the threads take adds
 about a tenth of a millisecond; `measured_ms` tells.
 """
 
-import argparse
 import socket
 import statistics
 import sys
@@ -20,22 +19,13 @@ PINGS = 200
 PING, PONG = b"PING\r\n", 512  # Redis answers it, with or without a password
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--listen", type=address, required=True)
-    parser.add_argument("--to", type=address, required=True)
-    parser.add_argument("--hop-ms", type=float, required=True)
-    args = parser.parse_args(argv)
+def main() -> int:
+    """Forward until the process is stopped."""
+    port, to, hop_ms = sys.argv[1:]
     sys.setswitchinterval(1e-4)  # a thread that has waited long enough is not to wait for another one
-    with socket.create_server(args.listen, backlog=256) as server:
-        serve(server, args.to, 1e-3 * args.hop_ms)
+    with socket.create_server(("", int(port)), backlog=256) as server:
+        serve(server, ("127.0.0.1", int(to)), 1e-3 * float(hop_ms))
     return 0
-
-
-def address(text: str) -> Address:
-    """Read HOST:PORT."""
-    host, _, port = text.rpartition(":")
-    return host, int(port)
 
 
 def serve(server: socket.socket, to: Address, hop_s: float) -> None:

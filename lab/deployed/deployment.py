@@ -220,8 +220,7 @@ def _start_redis(stack: ExitStack, hub: Host, place: Place, folder: Path, passwo
     core = place.cores[1]
     stack.callback(stop, hub.start(log, {}, str(find_server()), str(config), core=core, goes_first=True))
     wait(lambda: "eady to accept" in log.read_text(), STOP_S, "Redis")
-    hold = ("--listen", f"0.0.0.0:{DELAYED_PORT}", "--to", f"127.0.0.1:{REDIS_PORT}", "--hop-ms", str(place.hop_ms))
-    delayed = (sys.executable, "-m", "lab.deployed.delay", *hold)
+    delayed = (sys.executable, "-m", "lab.deployed.delay", str(DELAYED_PORT), str(REDIS_PORT), str(place.hop_ms))
     delay = hub.start(folder / "delay.log", {}, *delayed, core=core, goes_first=True)
     stack.callback(stop, delay)
     with entered(hub):

@@ -4,6 +4,8 @@ A machine does what a Celery worker does around its segment.
 """
 
 import random
+from collections.abc import Mapping
+from itertools import count
 
 from app.beat import steer
 from app.config import Settings
@@ -225,45 +227,33 @@ def _add_fuser(world: World, core: Core) -> None:
 
 
 def _add_beat(world: World) -> None:
-    """Add the beat: heartbeats report drafters' queues to verifiers, and the controller ticks."""
-    clock = SimClock()
-    ticks = 0
-    worked_s: dict[str, float] = {}  # by node, until the last tick
-
-    def busy() -> dict[str, float]:
-        """Return the part of the time since the last tick in which each node worked."""
-        machines = world.network.machines
-        before, now = dict(worked_s), {box: machines[box].busy_s for box in (*world.nodes, FUSE)}
-        worked_s.update(now)
-        return {box: min(1.0, (own - before.get(box, 0.0)) / STEER_EVERY_S) for box, own in now.items()}
+    """Add the beat: heartbeats report drafters' queues to verifiers, and the policy follows the load."""
+    clock, ticks = SimClock(), count(1)
+    worked_s: dict[str, float] = {}  # by node, until the policy was decided last
 
     def handle(mail: list[None]) -> float | None:
-        nonlocal ticks
-        ticks += 1
         for verifier in world.verifiers:
             verifier.segment.follow(_pool(world, verifier.name), world.policy)
-        if world.variant.is_steered and ticks % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
-            before = world.policy.model_dump(exclude={"version"})
-            after = steer(_load(world, busy(), clock.time()), world.policy)
+        if world.variant.is_steered and next(ticks) % round(STEER_EVERY_S / LOOK_EVERY_S) == 0:
+            after = steer(_load(world, worked_s, clock.time()), world.policy)
             world.policy = after.model_copy(update=dict(world.variant.policy))
-            world.switches.update(name for name, value in before.items() if value != getattr(world.policy, name))
+            worked_s.update((box, world.network.machines[box].busy_s) for box in world.nodes)
         return LOOK_EVERY_S
 
     world.network.add(Machine("beat", clock, handle))
     world.network.send("beat", None, 0.0, world.setting.hop_s)
 
 
-def _load(world: World, busy: dict[str, float], now_s: float) -> Load:
+def _load(world: World, worked_s: Mapping[str, float], now_s: float) -> Load:
+    """Return the load; a node's busy part is that of the time since it had worked for `worked_s`."""
     boxes = {box: world.network.machines[box] for box in (*world.nodes, FUSE)}
-    active = sum(verifier.requests for verifier in world.verifiers)
     return Load(
-        active=active,
         drafters=len({name for names in world.nodes.values() for name in names}),
         mailboxes={
             box: MailboxLoad(waiting=len(one.mail), oldest_s=max(0.0, now_s - one.since_s) if one.mail else 0.0)
             for box, one in boxes.items()
         },
-        busy={box: part for box, part in busy.items() if box in boxes},
+        busy={box: min(1.0, (boxes[box].busy_s - worked_s.get(box, 0.0)) / STEER_EVERY_S) for box in world.nodes},
         verifiers=tuple(verifier.segment.load() for verifier in world.verifiers),
     )
 

@@ -64,11 +64,7 @@ class SimClock:
     def time(self) -> float:
         return self.now_s
 
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def perf_counter(self) -> float:
-        return self.now_s
+    monotonic = perf_counter = time
 
     def run(self, lane: str, seconds: float) -> None:
         """Let time pass on one lane; a lane's second piece of work begins a new step."""
@@ -235,14 +231,10 @@ def text_of(request_id: str) -> int:
 
 
 def token_seconds(log: DrafterLog, lengths: Listed[int]) -> float:
-    """Return the seconds of one more guess for each of these sequences, given by their cached tokens."""
-    return _per_token(log.token_s, len(lengths)) + log.context_s * sum(lengths)
+    """Return the seconds of one more guess for each of these sequences, given by their cached tokens.
 
-
-def _per_token(token_s: dict[int, float], batch: int) -> float:
-    """Return the seconds of the next larger measured batch; beyond the largest, in proportion."""
-    larger = [size for size in sorted(token_s) if size >= batch]
-    if larger:
-        return token_s[larger[0]]
-    most = max(token_s)
-    return token_s[most] * batch / most
+    By the next larger measured batch; beyond the largest, in proportion.
+    """
+    batch, most = len(lengths), max(log.token_s)
+    size = min((size for size in log.token_s if size >= batch), default=most)
+    return log.token_s[size] * max(1.0, batch / most) + log.context_s * sum(lengths)

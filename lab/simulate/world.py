@@ -3,7 +3,7 @@
 Schedule, routes, lengths, fusion, batches and waits are those of `app`.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
@@ -96,7 +96,6 @@ class World:
     waiting: deque[str] = field(default_factory=deque)  # requests, `text.number` each
     ended: list[Record] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
-    switches: Counter[str] = field(default_factory=Counter)  # how often beat changed each field of the policy
     is_open: bool = False  # do requests come whether or not others have ended?
     device: SharedDevice | None = None  # None: each model has its own
     target_device: Device = field(default_factory=OwnDevice)  # of the target: `device`, or its own

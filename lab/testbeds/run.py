@@ -26,7 +26,7 @@ from lab.testbeds.fitted import read_fitted
 from lab.testbeds.play import play, tuned
 from lab.testbeds.tables import arms_table, bands_table, compared_table
 from lab.testbeds.texts import half, made, over_recording, statistics, wanted_of
-from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world, world_names
+from lab.testbeds.worlds import FOLDER, WorldSpec, read_world, world_names
 
 RESULTS = ROOT / "lab" / "results"
 TRACES = {name: ROOT / "bench" / "data" / f"azure-2023-{name}.csv.gz" for name in ("conversation", "code")}
@@ -62,7 +62,7 @@ def main(argv: Listed[str] | None = None) -> int:
     names = args.worlds or world_names(args.paper, FOLDER)
     try:
         worlds = {name: read_world(FOLDER / f"{name}.json") for name in names}
-    except WorldError as error:
+    except (OSError, ValueError) as error:
         print(f"paceline lab testbeds: {error}", file=sys.stderr)
         return 2
     head = heading("lab testbeds", argv)

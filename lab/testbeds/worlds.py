@@ -17,10 +17,6 @@ from app.config import ROOT
 FOLDER = ROOT / "lab" / "worlds"
 
 
-class WorldError(ValueError):
-    """A world cannot be read; the text names the file and the place in it."""
-
-
 class Number(NamedTuple):
     value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     source: Annotated[str, Field(min_length=3)]
@@ -195,37 +191,20 @@ def world_names(paper: str, folder: Path = FOLDER) -> list[str]:
 
 
 def read_world(path: Path) -> WorldSpec:
-    """Read a world. Raises WorldError."""
+    """Read a world. Raises OSError, ValueError with the place of the first fault."""
     try:
         return WorldSpec.model_validate(_merged(path))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        more = f"; {error.error_count() - 1} more faults" if error.error_count() > 1 else ""
-        hint = "" if first["type"] == "value_error" else ' (a number is [value, "source"])'
-        raise WorldError(f"{path.name}: {place + ': ' if place else ''}{first['msg']}{hint}{more}") from error
+        raise ValueError(f'{path.name}: {place}: {first["msg"]} (a number is [value, "source"])') from error
 
 
 def _merged(path: Path) -> dict[str, Any]:
     """Return a file's JSON over that of the file it is like."""
-    own = _object(path)
-    if (like := own.pop("like", None)) is None:
-        return own
-    base = _object(path.parent / f"{like}.json")
-    if "like" in base:
-        raise WorldError(f"{path.name}: like {like}, which is like another world")
-    return _over(base, own)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object. Raises WorldError."""
-    try:
-        own = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise WorldError(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(own, dict):
-        raise WorldError(f"{path.name} is no JSON object")
-    return own
+    own: dict[str, Any] = json.loads(path.read_text())
+    like = own.pop("like", None)
+    return own if like is None else _over(_merged(path.with_name(f"{like}.json")), own)
 
 
 def _parts(whole: dict[str, Any], path: Listed[str]) -> list[dict[str, Any]]:

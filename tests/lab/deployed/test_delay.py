@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.deployed.delay import address, serve
+from lab.deployed.delay import serve
 
 HOP_S = 0.05
 PIECES = [bytes([65 + i]) * (1 + 40_000 * (i % 3)) for i in range(12)]
@@ -50,10 +50,6 @@ def test_a_byte_takes_a_hop_each_way(delayed: tuple[str, int]) -> None:
         while len(back) < 4:
             back += connection.recv(4)
     assert time.monotonic() - started >= 2 * HOP_S, "the last byte has been held back twice"
-
-
-def test_an_address_is_read() -> None:
-    assert address("192.0.2.1:6379") == ("192.0.2.1", 6379)
 
 
 def _send(connection: socket.socket) -> None:

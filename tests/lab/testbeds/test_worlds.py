@@ -12,7 +12,7 @@ from lab.testbeds.fitted import read_fitted
 from lab.testbeds.play import play
 from lab.testbeds.roofline import context_s, guess_s, kv_tokens, peak_flops, price_per_h, step_costs
 from lab.testbeds.texts import Wanted, made
-from lab.testbeds.worlds import FOLDER, WorldError, WorldSpec, read_world, world_names
+from lab.testbeds.worlds import FOLDER, WorldSpec, read_world, world_names
 
 NAMES = [*world_names("cosine"), *world_names("faser")]
 
@@ -47,12 +47,10 @@ def test_each_world_is_read(name: str) -> None:
         ({"target": {"device": "b200"}}, "target.device: no device is named 'b200', only a100, rtx2080ti, rtx3090"),
         ({"target": {"bus": None, "tensor": [2, "assumed"]}}, "target.bus"),
         ({"drafters": {"physics": {"link": None}}}, "drafters.physics.link"),
-        ({"like": "own"}, "which is like another world"),
-        ({"like": "nowhere"}, "nowhere.json"),
     ],
 )
 def test_a_broken_world_is_refused_by_the_place(tmp_path: Path, own: dict[str, Any], text: str) -> None:
-    with pytest.raises(WorldError, match=re.escape(text)):
+    with pytest.raises(ValueError, match=re.escape(text)):
         read_world(changed(tmp_path, **own))
 
 
