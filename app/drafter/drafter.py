@@ -1,7 +1,4 @@
-"""Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts.
-
-Knows neither mailboxes nor the fuser that the drafts go to.
-"""
+"""Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts."""
 
 from collections.abc import Iterable, Iterator, Set
 from typing import Final
@@ -15,8 +12,6 @@ from app.stages.draft.protocol import Drafter
 
 
 class DrafterNode:
-    """Draft for jobs with a node's drafters. Between jobs it may run ahead on sequences whose verdict is pending."""
-
     def __init__(
         self,
         drafters: Iterable[Drafter],
@@ -24,7 +19,7 @@ class DrafterNode:
         mailbox: str,
         token_fusion: TokenFusion | None = None,
     ) -> None:
-        """Set up the node; drafters in `token_fusion` share every token that they guess, others draft alone."""
+        """Drafters in `token_fusion` share every token that they guess, others draft alone."""
         self.mailbox: Final = mailbox
         self._replicas = Replicas(drafters, fetch)
         self._token_fusion = token_fusion
@@ -36,10 +31,10 @@ class DrafterNode:
         self._guessed = 0
 
     def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
-        """Draft for jobs, one a sequence at most, with the drafters that each job names.
+        """Draft for jobs, one a sequence at most.
 
-        `skipped`: requests whose replicas are brought up to date, without drafting. A job that several
-        nodes share begins a path, for `guess`.
+        For `skipped` requests only the replicas are updated. A job that several nodes share begins a path, for
+        `guess`.
         """
         contexts = []
         for job in jobs:
@@ -63,30 +58,28 @@ class DrafterNode:
         return drafts
 
     def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:
-        """Guess the next tokens of the paths shared with other nodes: those just begun, and these, further on."""
+        """Guess the next tokens of shared paths, after taking in `paths`."""
         for path in paths:
             self._shared.receive(path)
         return self._shared.guess()
 
     @property
     def guessed(self) -> int:
-        """Return how many tokens the longest of the last drafts lacked, those guessed ahead being there."""
+        """Return how many tokens of the longest last draft were not guessed ahead."""
         return self._guessed
 
     @property
     def has_ahead(self) -> bool:
-        """Return whether there is a sequence to run ahead on."""
         return bool(self._pending)
 
     def run_ahead(self) -> None:
-        """Take one step of one drafter on sequences whose verdict is pending, as if all guesses were right."""
+        """Take one step of one drafter on sequences whose verdict is pending."""
         for chain in self._chains():
             if chain.run_ahead(self._pending):
                 return
         self._pending.clear()
 
     def info(self) -> dict[str, int]:
-        """Return the counts of jobs that used, or discarded, tokens guessed ahead, and of shared guesses."""
         groups = [*self._chains()]
         return {
             "ahead_hits": sum(each.ahead_hits for each in groups),
@@ -109,5 +102,5 @@ class DrafterNode:
 
 
 def in_time(jobs: Iterable[DraftJob], now_s: float) -> list[DraftJob]:
-    """Drop the jobs whose verifier has gone on without drafts, so that a late drafter can catch up."""
+    """Drop the jobs past due, so that a late drafter can catch up."""
     return [job for job in jobs if job.is_last or job.due_s > now_s]
