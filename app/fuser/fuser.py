@@ -1,8 +1,4 @@
-"""Run the fuser's segment: drafts in, one tree a sequence out.
-
-Runs in the fuser's worker, and in a drafter node for the jobs that it alone drafts for. Knows neither
-mailboxes nor models.
-"""
+"""Run the fuser's segment, in the fuser's worker or in a drafter node that drafts alone: drafts in, trees out."""
 
 from collections.abc import Iterable
 
@@ -16,8 +12,6 @@ from app.stages.fuse import fuse, warm_up
 
 
 class Fuser:
-    """A fuser: it collects a round's drafts, adds those of its own model-free drafters, and makes the tree."""
-
     def __init__(
         self,
         model_free: Iterable[Drafter],
@@ -46,19 +40,18 @@ class Fuser:
                     self._sharing.open(job, self._rounds.models(job), now_s)
 
     def receive(self, drafts: Iterable[Draft]) -> None:
-        """Add drafts to their rounds."""
         for draft in drafts:
             self._rounds.add(draft)
 
     def share(self, guesses: Iterable[TokenGuess], now_s: float) -> list[tuple[str, SharedPath]]:
-        """Gather guesses of shared paths; return (node's mailbox, path) for each node that is to guess on."""
+        """Gather guesses; return (node's mailbox, path) for each node that is to guess on."""
         self._sharing.receive(guesses, now_s)
         return self._sharing.advance(now_s)
 
     def skip_models(self, jobs: Iterable[DraftJob]) -> set[str]:
-        """Let the model-free drafters draft for open rounds; return the requests that need no model drafter.
+        """Draft with model-free drafters; return the requests that need no models.
 
-        Those are the requests whose first draft token has a survival above `DraftJob.skip_models_above`.
+        Their first draft token has a survival above `DraftJob.skip_models_above`.
         """
         rounds = [r for job in jobs if (r := self._rounds.current(job)) is not None]
         self._draft_model_free(rounds)
@@ -70,10 +63,9 @@ class Fuser:
         return {r.job.request_id for r in sure}
 
     def collect(self, now_s: float, models_s: float | None = None, guessed: int = 0) -> list[tuple[str, TreeMessage]]:
-        """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each.
+        """Close every round that is complete or due; return (verifier's mailbox, tree) of each.
 
-        `models_s`: what the models took, and `guessed` the tokens of that (`TreeMessage`); None: as
-        long as each round was open.
+        `models_s` and `guessed`: see `TreeMessage`; None: as long as each round was open.
         """
         rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
         for r in rounds:
@@ -87,16 +79,14 @@ class Fuser:
         ]
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until a round, or a step of its path, is due; None when none is open."""
+        """Return the seconds until a round or a step of its path is due; None when none is open."""
         waits = (self._rounds.wait_s(now_s), self._sharing.wait_s(now_s))
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _open_s(self, r: FuseRound, now_s: float) -> float:
-        """Return how long the round waited for models; 0 where none was asked, or its beginning is not known."""
         return max(0.0, now_s - r.opened_s) if r.opened_s and self._rounds.models(r.job) else 0.0
 
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:
-        """Draft with the model-free drafters that the jobs name, where they have not drafted yet."""
         new = {r.job.request_id: r for r in rounds if not r.has_model_free}
         for drafter in self._replicas.drafters:
             for draft in drafter.draft([r.context for r in new.values() if drafter.name in r.job.drafters]):
@@ -106,7 +96,6 @@ class Fuser:
             r.has_model_free = True
 
     def _fuse(self, rounds: list[FuseRound]) -> None:
-        """Make the trees of rounds that have drafts which their trees have not."""
         stale = [r for r in rounds if r.num_fused != len(r.drafts)]
         trees = fuse([(r.job, [*r.drafts.values()]) for r in stale], self._vocab_size)
         for r, tree in zip(stale, trees, strict=True):
