@@ -1,7 +1,7 @@
-"""Make, store and find API keys: each stands for a tenant, with limits. Their file holds hashes alone.
+"""Make, store and find API keys, each with a tenant and limits.
 
-Each line of the file is an ApiKey as JSON. A key is 256 random bits, so no search leads from its
-SHA-256 back to it; it is shown once, when it is made.
+The file has an `ApiKey` as JSON on each line, with the SHA-256 of the key's 256 random bits: the key itself is shown
+once, when it is made.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
 class ApiKey(Message):
-    """Describe a key. Requests of one tenant share what is learnt from them, and see each other."""
+    """Describe a key. Requests of one tenant share learnt text and can read each other."""
 
     name: str = Field(pattern=NAME)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -35,16 +35,16 @@ class ApiKey(Message):
 
 
 class Keyring:
-    """Find keys in a file, which is checked in every call: a removed key is refused from the next call on."""
+    """Find keys in a file that is checked at each call, so that a removed key is refused at once."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises KeysUnreadable."""
+        """Raises KeysUnreadable."""
         self._path = path
         self._read: tuple[tuple[int, ...], tuple[ApiKey, ...]] = ((), ())
         self._current()
 
     def find(self, presented: str) -> ApiKey | None:
-        """Find the presented key. Raises KeysUnreadable, so that each call is refused."""
+        """Raises KeysUnreadable."""
         digest = _digest(presented)
         found = None
         for key in self._current():  # all of them, each in constant time: the duration reveals nothing
@@ -66,7 +66,7 @@ class Keyring:
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
-    """Read all keys of a file. Raises KeysUnreadable, also for one wrong line."""
+    """Raises KeysUnreadable, also for one wrong line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
@@ -88,7 +88,7 @@ def add_key(
     rate_per_minute: int | None = None,
     concurrent: int | None = None,
 ) -> str:
-    """Make a key, store its hash and return it. `tenant` None: one of its own, of the same name.
+    """Make a key, store its hash and return it; by default with a tenant of the same name.
 
     Raises InvalidRequest, KeysUnreadable.
     """
@@ -114,7 +114,7 @@ def add_key(
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Remove a key. Raises InvalidRequest, KeysUnreadable."""
+    """Raises InvalidRequest, KeysUnreadable."""
     with _changing(path) as keys:
         rest = [key for key in keys if key.name != name]
         if len(rest) == len(keys):
@@ -124,7 +124,6 @@ def remove_key(path: Path, name: str) -> None:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[ApiKey, ...]]:
-    """Lock the file for the block, and read its keys."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,6 @@
-"""Count events in a process; its heartbeat sends the additions, and the sums live in Redis.
+"""Count events in a process; its heartbeat sends the additions, and Redis holds the sums.
 
-Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once
-however often it is sent, and a killed process loses at most what it counted since its last
-heartbeat. Knows no metric by name; they are in `app.metrics`.
+Sums never decay. A batch counts once however often it is sent; a killed process loses what it has not sent.
 """
 
 import json
@@ -27,36 +25,32 @@ class Counters:
         self._series: dict[Metric, set[tuple[str, ...]]] = {}
 
     def count(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
-        """Add to a counter."""
         with self._lock:
             self._sums(metric, labels)[0] += by
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         with self._lock:
             sums = self._sums(metric, labels)
             sums[bisect_left(metric.buckets, value)] += 1.0
             sums[-1] += value
 
     def groups(self) -> Iterable[str]:
-        """Name the one group of all counters."""
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
-        """Take the additions since the last call, by series."""
         with self._lock:
             added, self._added = self._added, {}
         return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Ignore the sums: nothing here depends on what others counted."""
+        """Ignore the sums."""
 
     def _sums(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
         found = self._added.get((metric, labels))
         return self._series_of(metric, labels) if found is None else found
 
     def _series_of(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
-        """Begin a series anew after a sending; past MOST_SERIES all further ones share one."""
+        """Begin a series; beyond MOST_SERIES all new ones share one."""
         labels = tuple(label[:LONGEST_LABEL] for label in labels)
         known = self._series.setdefault(metric, set())
         if labels not in known:
@@ -68,12 +62,12 @@ class Counters:
 
 
 def field(metric: Metric, labels: tuple[str, ...]) -> str:
-    """Name a series among the store's sums."""
+    """Name a series in the store."""
     return json.dumps([metric.name, *labels])
 
 
 def series(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Read metric and labels off a field; None if `field` did not write it."""
+    """Read metric and labels from a field; None if `field` did not write it."""
     try:
         metric, *labels = json.loads(name)
     except (ValueError, TypeError):

@@ -1,21 +1,22 @@
 """Define every error that Paceline raises on purpose.
 
 PacelineError
-  InvalidSettings     a setting has no such value, or there is no such setting (names it)
-  InvalidRequest      the caller's input is wrong (names the field)
-    Unsupported       the field asks for a feature that is not to be had here
-  UnknownModel        the request names another model than the one served
-  NotFound            no such request (never was, or its time to live is over)
-  Unauthorized        the caller shows no API key, or one that is not known
-  OverLimit           more than the caller's key may ask for; try again after `retry_after_s`
-  TooManyReaders      the same requests are followed too often already; try again after `retry_after_s`
-  QueueFull           too many requests wait; try again after `retry_after_s`
-  ModelRefused        a model, drafter or tokenizer that cannot be served, and why
-  StoreUnavailable    Redis does not answer
-  KeysUnreadable      the file of API keys cannot be read, so every call is refused
-  MessageError        an item of mail or of the store is no message of its kind
-  GenerationFailed    an accepted request ended with an error
-  InstanceError       `up` cannot start or find its processes on this machine, and why
+  InvalidSettings   a variable or a key of the file is wrong or unknown
+  InvalidRequest    the caller's input is wrong
+    Unsupported
+  UnknownModel
+  NotFound          the request is unknown or has expired
+  Unauthorized
+  OverLimit         of an API key; it says when to try again, as the next two do
+  TooManyReaders    of the same requests
+  QueueFull
+  ModelRefused      a model, drafter or tokenizer cannot be served
+    NoIntegerProducts
+  StoreUnavailable  Redis does not answer
+  KeysUnreadable    the file of API keys, so every call is refused
+  MessageError      mail or a stored item is no message of its kind
+  GenerationFailed  an accepted request ended with an error
+  InstanceError     `up` cannot start or find its processes
 """
 
 from collections.abc import Mapping
@@ -28,11 +29,11 @@ class PacelineError(Exception):
 
 
 class InvalidSettings(PacelineError):
-    """Report a wrong variable of the environment, or a wrong key of the file."""
+    pass
 
 
 class InvalidRequest(PacelineError):
-    """Report wrong input of the caller. `field` is the dotted name of the wrong part."""
+    """The caller's input is wrong; `field` is the dotted name of the wrong part."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -41,43 +42,35 @@ class InvalidRequest(PacelineError):
 
 
 class Unsupported(InvalidRequest):
-    """Report a field that asks for a feature that is not to be had here."""
+    """A field asks for a feature that this server lacks."""
 
 
 class UnknownModel(PacelineError):
-    """Report a request for another model than the one served."""
-
     def __init__(self, requested: str, served: str) -> None:
         super().__init__(f"the model {requested[:200]!r} is not served here; {served!r} is")
 
 
 class NotFound(PacelineError):
-    """Report an unknown request."""
+    pass
 
 
 class QueueFull(PacelineError):
-    """Report that too many requests wait."""
-
     def __init__(self, waiting: int, retry_after_s: float) -> None:
         super().__init__(f"{waiting} requests are waiting; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
 
 
 class Unauthorized(PacelineError):
-    """Report a call without an API key, or with an unknown one."""
+    pass
 
 
 class OverLimit(PacelineError):
-    """Report a call beyond the limits of its key."""
-
     def __init__(self, limit: str, retry_after_s: float) -> None:
         super().__init__(f"the limit of this key is {limit}; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
 
 
 class TooManyReaders(PacelineError):
-    """Report that the same requests have too many followers already."""
-
     retry_after_s = 2.0  # until the place of a client that left is free
 
     def __init__(self, most: int, each: int) -> None:
@@ -87,36 +80,34 @@ class TooManyReaders(PacelineError):
 
 
 class KeysUnreadable(PacelineError):
-    """Report an unreadable file of API keys."""
-
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"the API keys in {path}: {why}")
 
 
 class ModelRefused(PacelineError):
-    """Report a model, drafter or tokenizer that cannot be served."""
+    pass
 
 
 class NoIntegerProducts(ModelRefused):
-    """Int8 activations were asked for, and the model has no product of integers to use them in."""
+    """Int8 activations are set for a model without integer products."""
 
 
 class StoreUnavailable(PacelineError):
-    """Report that Redis does not answer."""
+    pass
 
 
 class MessageError(PacelineError):
-    """Report an item of mail, or of the store, that is no message of its kind."""
+    pass
 
 
 class GenerationFailed(PacelineError):
-    """Report that an accepted request ended with an error."""
+    pass
 
 
 class InstanceError(PacelineError):
-    """Report that the processes of `up` cannot be started or found."""
+    pass
 
 
 def validation_message(item: Mapping[str, Any]) -> str:
-    """Reword an item of pydantic's `ValidationError.errors()` for a user."""
+    """Reword an item of pydantic's `ValidationError.errors()`."""
     return "there is no such field" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")

@@ -1,10 +1,9 @@
-"""Write a process's log: lines of text, or of JSON with the same facts in fields, without prompts and answers.
+"""Write a process's log as text or as JSON lines, without prompts and answers.
 
     {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.deployment", "node": "web-1",
      "message": "admitted: 38 prompt tokens, at most 60", "request_id": "17b3...", "error": traceback}
 
-`request_id` and `error` are there where they are known. A record's other attributes are left out:
-Celery puts a task's arguments there.
+Unknown fields are left out, and so are a record's other attributes, in which Celery puts a task's arguments.
 """
 
 import json
@@ -18,7 +17,6 @@ CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # a line
 
 
 def configure(settings: Settings) -> None:
-    """Set up the root logger as the settings say; called once, when a process starts."""
     handler = logging.StreamHandler()
     handler.setFormatter(Json(settings.node) if settings.log_format == "json" else Text(TEXT))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
@@ -28,8 +26,6 @@ def configure(settings: Settings) -> None:
 
 
 class Text(logging.Formatter):
-    """Write a line a record, with the request's id before the message."""
-
     def formatMessage(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", None)
         if request_id is not None:
@@ -38,8 +34,6 @@ class Text(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """Write a JSON object a record."""
-
     def __init__(self, node: str | None) -> None:
         super().__init__()
         self._node = node
@@ -59,5 +53,5 @@ class Json(logging.Formatter):
 
 
 def of(request_id: str) -> dict[str, str]:
-    """Make a log call's `extra` that names the request of the line."""
+    """Return a log call's `extra` that names the request."""
     return {"request_id": request_id}

@@ -1,9 +1,7 @@
-"""Define every metric that processes add up: name, meaning, unit, labels. `web/ops/metrics.py` shows them.
+"""Define every metric that processes add up. `web/ops/metrics.py` shows them.
 
-Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they
-are shown). They are sums over all processes of a deployment and over their restarts, kept in Redis
-(`app/counters.py`). Present values, such as a queue's depth, are read at each scrape and
-are not listed here.
+Names follow Prometheus, with `_total` added to counters where they are shown. The sums over all processes and their
+restarts are kept in Redis (`app/counters.py`). Present values, such as a queue's depth, are read at each scrape.
 """
 
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ DEEPEST = 16  # positions in a draft beyond it are counted as this one
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so hashed without work
 class Metric:
-    """Define a counter, or with `buckets` (upper bounds without the last one, infinity) a histogram."""
+    """A counter, or with `buckets` (upper bounds without infinity) a histogram."""
 
     name: str  # without the prefix
     help: str

@@ -5,8 +5,7 @@
     rediss+sentinel://                                  the same by TLS, to the Sentinels, too
 
 Behind `?`, for TLS: redis-py's `ssl_ca_certs`, `ssl_ca_path`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` and
-`ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Whatever is quoted in a
-URL is quoted here. Connects to nothing, and knows neither Celery's settings nor the client's.
+`ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Percent-encoding is as in any URL.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ class RedisUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a URL. Raises ValueError, which says what is wrong and shows no password."""
+        """Raises ValueError, which says what is wrong and shows no password."""
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ValueError(
@@ -91,7 +90,7 @@ def checked(text: str) -> str:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL with this password, or as it is where it has a login."""
+    """Add the password, unless the URL has a login."""
     scheme, _, rest = url.partition("://")
     has_login = "@" in rest.partition("/")[0]
     return url if has_login else f"{scheme}://:{quote(password, safe='')}@{rest}"
