@@ -44,7 +44,7 @@ class Tree(msgspec.Struct, gc=False):
     """A sequence's fused drafts, immutable. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
 
     Nodes stand by falling survival, parents first, so every prefix of the lists is a tree. Parts of a tree keep the
-    round's `confidence` and `skipped`.
+    round's `confidence`.
     """
 
     tokens: list[int] = []
@@ -52,7 +52,6 @@ class Tree(msgspec.Struct, gc=False):
     survival: list[float] = []
     proposers: list[tuple[str, ...]] = []
     confidence: dict[str, float] = {}  # of each drafter in its own draft, on average
-    skipped: tuple[str, ...] = ()  # drafters that were asked and not run
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -73,7 +72,7 @@ class Tree(msgspec.Struct, gc=False):
         )
         if not is_sound:
             return None
-        return cls(tokens, parents, survival, proposers, m.confidence, m.skipped)
+        return cls(tokens, parents, survival, proposers, m.confidence)
 
     @property
     def is_chain(self) -> bool:
@@ -155,7 +154,6 @@ class Tree(msgspec.Struct, gc=False):
             [self.survival[i] for i in kept],
             [self.proposers[i] for i in kept],
             self.confidence,
-            self.skipped,
         )
 
     def of(self, drafters: Collection[str]) -> "Tree":
@@ -181,7 +179,6 @@ class Tree(msgspec.Struct, gc=False):
             self.survival[:nodes],
             self.proposers[:nodes],
             self.confidence,
-            self.skipped,
         )
 
 

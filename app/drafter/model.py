@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Listed
 from typing import Final
 
+from app.clock import SYSTEM, Clock
 from app.drafter.draft_kv import DraftKV, Guesser
 from app.drafter.token_fusion import TokenFusion
 from app.messages import Draft
@@ -18,10 +19,11 @@ class ModelDrafter:
         guesser: Guesser,
         max_context: int,
         reads_state: bool = False,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
-        self.draft_kv: Final = DraftKV(name, guesser, max_context)
+        self.draft_kv: Final = DraftKV(name, guesser, max_context, clock)
         self.chain: Final = TokenFusion([self.draft_kv])
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:

@@ -19,13 +19,10 @@ class FuseRound:
     job: DraftJob
     context: Context
     drafts: dict[str, Draft]
-    skipped: tuple[str, ...] = ()  # drafters that the round does not wait for
-    has_model_free: bool = False  # whether the model-free drafters of this process have drafted
     tree: Tree = field(default_factory=lambda: NO_TREE)  # of the first `num_fused` of the drafts
     num_fused: int = 0
-    opened_s: float = 0.0  # by the fuser's clock; 0: not known
 
-    def message(self, models_s: float = 0.0, guessed: int = 0) -> TreeMessage:
+    def message(self) -> TreeMessage:
         tree = self.tree
         return TreeMessage(
             request_id=self.job.request_id,
@@ -34,10 +31,8 @@ class FuseRound:
             parents=tuple(tree.parents),
             survival=tuple(tree.survival),
             proposers=tuple(tree.proposers),
-            skipped=self.skipped,
-            models_s=models_s,
-            guessed=guessed,
             confidence=tree.confidence if len(tree.confidence) == len(self.drafts) else self._confidence(),
+            reports={name: draft.report for name, draft in self.drafts.items() if draft.report is not None},
         )
 
     def _confidence(self) -> dict[str, float]:
@@ -54,9 +49,9 @@ class FuseRounds:
         self._open: dict[str, FuseRound] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
 
-    def open(self, job: DraftJob, context: Context, now_s: float = 0.0) -> None:
+    def open(self, job: DraftJob, context: Context) -> None:
         early = self._early.pop((job.request_id, job.base), None) if self._early else None
-        self._open[job.request_id] = FuseRound(job, context, early or {}, opened_s=now_s)
+        self._open[job.request_id] = FuseRound(job, context, early or {})
 
     def add(self, draft: Draft) -> None:
         """Add a draft to its round, or keep it until its job arrives."""
@@ -69,10 +64,6 @@ class FuseRounds:
             early.setdefault(draft.drafter, draft)
         while len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
-
-    def current(self, job: DraftJob) -> FuseRound | None:
-        found = self._open.get(job.request_id)
-        return found if found and found.job.base == job.base else None
 
     def models(self, job: DraftJob) -> set[str]:
         return set(job.drafters) - self._model_free
@@ -94,7 +85,7 @@ class FuseRounds:
     def _is_complete(self, opened: FuseRound, is_guessed: Callable[[DraftJob], bool]) -> bool:
         if opened.job.sharing:
             return is_guessed(opened.job)
-        return self.models(opened.job) <= {*opened.drafts, *opened.skipped}
+        return self.models(opened.job) <= opened.drafts.keys()
 
 
 def _confidence(draft: Draft) -> float | None:

@@ -74,7 +74,7 @@ class CosineSelection:
 def choose(
     pool: Listed[Pooled], price: BatchPrice, max_rows: int, free_pages: float, objective: Objective
 ) -> list[int | None]:
-    """Return how many candidates of each sequence to verify; None leaves it out. Tries O(n^2) windows of n sequences."""
+    """Return how many candidates to verify of each; None leaves a sequence out. Tries O(n^2) windows of n sequences."""
     if not pool:
         return []
     search = _Search(pool, price, max_rows, free_pages, objective)

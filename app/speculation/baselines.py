@@ -6,11 +6,9 @@ All of a draft is verified, with CoSine's batches as much as their objective cho
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from math import inf
 from typing import Final
 
 from app.engine.step_costs import StepCosts
-from app.messages import Record
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.faser import FaserLength
@@ -74,16 +72,13 @@ class BaselineController:
     def drafters(self) -> int | None:
         return self._policy.drafters
 
-    def is_quiet(self, records: Listed[Record]) -> bool:
-        return False
-
     def plan(self, batch: DraftBatch) -> LengthDecision:
         candidates = dict(zip(batch.lengths, batch.candidates, strict=True))
         depths = self._policy.depths(
             candidates, batch.costs, self.modes.with_models.costs, batch.now_s, self._committed.since(batch.lengths)
         )
         record_asked(batch.candidates, depths)
-        return LengthDecision(depths, [False] * len(depths), is_model_free=False, worth_s=inf, is_priced=False)
+        return LengthDecision(depths)
 
     def trim(self, tree: Tree) -> Tree:
         """Reduce the tree to its main branch unless trees are wanted."""
@@ -103,7 +98,7 @@ def whole_chain(tree: Tree) -> Tree:
 
 def whole(tree: Tree) -> Tree:
     survival = [1.0] * len(tree.tokens)
-    return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence, tree.skipped)
+    return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence)
 
 
 class FixedLength:

@@ -15,11 +15,10 @@ import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Final
 
 from app.engine.step_costs import StepCosts
-from app.messages import Record
 from app.placement.splits import Split
 from app.speculation.baselines import CommittedCounts, record_asked, whole_chain
 from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
@@ -43,7 +42,7 @@ class Profile:
 
     def draft_s(self, split: int, batch: float, depth: int) -> float:
         """From asking for drafts to having them."""
-        return DEFAULT_HOP_S + self.guesses.at(split).seconds(max(1, round(batch)), depth) if depth else 0.0
+        return DEFAULT_HOP_S + self.guesses.at(split).guess_s(max(1, round(batch)), depth) if depth else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +91,17 @@ class JointController:
     def plan_in_use(self) -> JointPlan:
         return self._plan
 
-    def is_quiet(self, records: Listed[Record]) -> bool:
-        return False
-
     def plan(self, batch: DraftBatch) -> LengthDecision:
         load = BatchLoad(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
         self._search.update(self._committed.since(batch.lengths))
-        plans = joint_plans(Profile(self._splits, batch.costs, self.modes.guessing), load, self._search)
+        plans = joint_plans(Profile(self._splits, batch.costs, self.modes.with_models.costs), load, self._search)
         chosen = self._choose(plans)
         if chosen.way != self._plan.way:
             log.debug("split %d, in halves: %s, chunk %s", chosen.split, chosen.in_halves, chosen.chunk)
         self._plan = chosen
         self._search.record(dict(zip(batch.lengths, chosen.lengths, strict=True)))
         record_asked(batch.candidates, chosen.lengths)
-        silent = [False] * len(chosen.lengths)
-        return LengthDecision(
-            chosen.lengths, silent, is_model_free=False, worth_s=inf, is_priced=False, split=chosen.split
-        )
+        return LengthDecision(chosen.lengths, split=chosen.split)
 
     def trim(self, tree: Tree) -> Tree:
         return whole_chain(tree)

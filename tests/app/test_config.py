@@ -20,7 +20,8 @@ from app.plans import PARTS
 KNOWN = {info.name for info in list_settings({FILE_VARIABLE: os.devnull})}
 OURS = ("app", "workers", "web", "kernels", "bench", "lab", "training")
 TEXTS = ("*.md", "docs/**/*.md", "compose.yaml", "Dockerfile", "paceline", ".ci/run", "deploy/**/*.yml")
-BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py", "bench/load/run.py"}  # which read variables by their settings
+# These read variables by their settings.
+BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py", "bench/load/run.py"}
 READS = {"get", "setdefault", "pop", "getenv"}
 
 

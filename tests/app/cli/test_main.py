@@ -158,6 +158,15 @@ def test_quick_means_the_unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert commands[1][-1] == "--quick", "a flag of test alone"
 
 
+@pytest.mark.parametrize("name", ["test", "lab"])
+def test_what_is_in_a_clone_only_is_refused_elsewhere(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.cli.run.IS_CLONE", False)
+    assert main([name]) == 1
+    assert f"run `./paceline {name}` in a clone" in capsys.readouterr().err
+
+
 def test_named_instance_must_run(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "Hello", "--instance", "nope"]) == 1
     assert "instance 'nope' does not run" in capsys.readouterr().err
