@@ -1,6 +1,6 @@
 """Count events in a process; its heartbeat sends the additions, and Redis holds the sums.
 
-Sums never decay. A batch counts once however often it is sent; a killed process loses what it has not sent.
+Implements `app.store.shared_stats.SharedStats` without decay: a batch counts once however often it is sent.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from app.metrics import GROUP, Metric
 from app.state import Change
 
-MOST_SERIES = 512  # of a metric: drafters' names come off the wire
+MOST_SERIES = 512  # of a metric; the names of drafters are not trusted
 LONGEST_LABEL = 64
 OTHER = "other"
 
@@ -38,36 +38,34 @@ class Counters:
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
+        """Take the additions since the last call, by series."""
         with self._lock:
             added, self._added = self._added, {}
         return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}
 
-    def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Ignore the sums."""
+    def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None: ...
 
     def _sums(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
         found = self._added.get((metric, labels))
         return self._series_of(metric, labels) if found is None else found
 
     def _series_of(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
-        """Begin a series; beyond MOST_SERIES all new ones share one."""
+        """Begin a series again after a sending; past MOST_SERIES all further ones share one."""
         labels = tuple(label[:LONGEST_LABEL] for label in labels)
         known = self._series.setdefault(metric, set())
         if labels not in known:
             if len(known) >= MOST_SERIES:
                 labels = (OTHER,) * len(labels)
             known.add(labels)
-        # a histogram's: one count a bucket, infinity's, and the sum of all values
-        return self._added.setdefault((metric, labels), [0.0] * (len(metric.buckets) + 2 if metric.buckets else 1))
+        return self._added.setdefault((metric, labels), [0.0] * metric.size)
 
 
 def field(metric: Metric, labels: tuple[str, ...]) -> str:
-    """Name a series in the store."""
     return json.dumps([metric.name, *labels])
 
 
 def series(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Read metric and labels from a field; None if `field` did not write it."""
+    """Read metric and labels from a field's name; None if `field` did not write it."""
     try:
         metric, *labels = json.loads(name)
     except (ValueError, TypeError):

@@ -1,22 +1,21 @@
 """Define every error that Paceline raises on purpose.
 
 PacelineError
-  InvalidSettings   a variable or a key of the file is wrong or unknown
-  InvalidRequest    the caller's input is wrong
-    Unsupported
-  UnknownModel
-  NotFound          the request is unknown or has expired
-  Unauthorized
-  OverLimit         of an API key; it says when to try again, as the next two do
-  TooManyReaders    of the same requests
-  QueueFull
-  ModelRefused      a model, drafter or tokenizer cannot be served
-    NoIntegerProducts
-  StoreUnavailable  Redis does not answer
-  KeysUnreadable    the file of API keys, so every call is refused
-  MessageError      mail or a stored item is no message of its kind
-  GenerationFailed  an accepted request ended with an error
-  InstanceError     `up` cannot start or find its processes
+  InvalidSettings     a setting has a wrong value or does not exist (names it)
+  InvalidRequest      the caller's input is wrong (names the field)
+    Unsupported       the field asks for a feature that does not exist here
+  UnknownModel        the request names another model than the one served
+  NotFound            the request is unknown or expired
+  Unauthorized        the call has no API key, or an unknown one
+  OverLimit           the call exceeds its key's limits; try again after `retry_after_s`
+  TooManyReaders      the server has no thread for another stream; try again after `retry_after_s`
+  QueueFull           too many requests wait; try again after `retry_after_s`
+  ModelRefused        a model, drafter or tokenizer cannot be served
+  StoreUnavailable    Redis does not answer
+  KeysUnreadable      the file of API keys cannot be read
+  MessageError        an item of mail or of the store is no message of its kind
+  GenerationFailed    an accepted request ended with an error
+  InstanceError       `up` cannot start or find its processes on this machine
 """
 
 from collections.abc import Mapping
@@ -28,12 +27,11 @@ class PacelineError(Exception):
     """Base of all errors; its text is fit for a user."""
 
 
-class InvalidSettings(PacelineError):
-    pass
+class InvalidSettings(PacelineError): ...
 
 
 class InvalidRequest(PacelineError):
-    """The caller's input is wrong; `field` is the dotted name of the wrong part."""
+    """The caller's input is wrong. `field` is the dotted name of the wrong part."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -41,17 +39,15 @@ class InvalidRequest(PacelineError):
         self.message = message
 
 
-class Unsupported(InvalidRequest):
-    """A field asks for a feature that this server lacks."""
+class Unsupported(InvalidRequest): ...
 
 
 class UnknownModel(PacelineError):
     def __init__(self, requested: str, served: str) -> None:
-        super().__init__(f"the model {requested[:200]!r} is not served here; {served!r} is")
+        super().__init__(f"the model {requested[:200]!r} is not served here; the served model is {served!r}")
 
 
-class NotFound(PacelineError):
-    pass
+class NotFound(PacelineError): ...
 
 
 class QueueFull(PacelineError):
@@ -60,13 +56,12 @@ class QueueFull(PacelineError):
         self.retry_after_s = retry_after_s
 
 
-class Unauthorized(PacelineError):
-    pass
+class Unauthorized(PacelineError): ...
 
 
 class OverLimit(PacelineError):
     def __init__(self, limit: str, retry_after_s: float) -> None:
-        super().__init__(f"the limit of this key is {limit}; try again in {retry_after_s:.0f} s")
+        super().__init__(f"this API key allows {limit}; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
 
 
@@ -76,38 +71,35 @@ class TooManyReaders(PacelineError):
     def __init__(self, most: int, each: int) -> None:
         own = "" if each >= most else f", {each} for one tenant"
         when = f"try again in {self.retry_after_s:.0f} s"
-        super().__init__(f"this server has {most} places{own} for further readers of requests; {when}")
+        super().__init__(f"this server allows {most} streams{own} beside the first of each request; {when}")
 
 
 class KeysUnreadable(PacelineError):
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"the API keys in {path}: {why}")
+        super().__init__(f"the file of API keys {path} cannot be used: {why}")
 
 
-class ModelRefused(PacelineError):
-    pass
+class ModelRefused(PacelineError): ...
 
 
 class NoIntegerProducts(ModelRefused):
-    """Int8 activations are set for a model without integer products."""
+    """Int8 activations are set, and the model has no product of integers to use them in."""
 
 
-class StoreUnavailable(PacelineError):
-    pass
+class StoreUnavailable(PacelineError): ...
 
 
-class MessageError(PacelineError):
-    pass
+class MessageError(PacelineError): ...
 
 
-class GenerationFailed(PacelineError):
-    pass
+class GenerationFailed(PacelineError): ...
 
 
-class InstanceError(PacelineError):
-    pass
+class InstanceError(PacelineError): ...
 
 
 def validation_message(item: Mapping[str, Any]) -> str:
-    """Reword an item of pydantic's `ValidationError.errors()`."""
-    return "there is no such field" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+    """Reword an item of pydantic's `ValidationError.errors()` for a user."""
+    return (
+        "this field does not exist" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+    )

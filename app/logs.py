@@ -1,9 +1,9 @@
-"""Write a process's log as text or as JSON lines, without prompts and answers.
+"""Write a process's log as lines of text or of JSON, without prompts and answers.
 
     {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.deployment", "node": "web-1",
      "message": "admitted: 38 prompt tokens, at most 60", "request_id": "17b3...", "error": traceback}
 
-Unknown fields are left out, and so are a record's other attributes, in which Celery puts a task's arguments.
+A record's other attributes are left out: Celery puts a task's arguments there.
 """
 
 import json
@@ -13,10 +13,11 @@ import time
 from app.config import Settings
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # a line a doorbell, a line a tick
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
 
 
 def configure(settings: Settings) -> None:
+    """Set up the root logger; called once, when a process starts."""
     handler = logging.StreamHandler()
     handler.setFormatter(Json(settings.node) if settings.log_format == "json" else Text(TEXT))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
@@ -26,6 +27,8 @@ def configure(settings: Settings) -> None:
 
 
 class Text(logging.Formatter):
+    """Write a line for each record, with the request's id before the message."""
+
     def formatMessage(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", None)
         if request_id is not None:
@@ -53,5 +56,5 @@ class Json(logging.Formatter):
 
 
 def of(request_id: str) -> dict[str, str]:
-    """Return a log call's `extra` that names the request."""
+    """Make the `extra` of a log call that names the request."""
     return {"request_id": request_id}

@@ -83,7 +83,7 @@ class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return decoder.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise MessageError(f"no {cls.__name__}: {error}") from None
+            raise MessageError(f"not a valid {cls.__name__}: {error}") from None
 
 
 class DrafterCounts(HotMessage, frozen=True, omit_defaults=True):

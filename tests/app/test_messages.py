@@ -23,7 +23,7 @@ from app.messages import (
     TreeMessage,
 )
 from app.request import Sampling, TokenLogprobs
-from app.store.requests import stored_texts
+from app.store.event_stream import stored_texts
 
 SAMPLING = (
     '{"temperature":0.5,"top_p":1.0,"top_k":0,"min_p":0.0,"seed":7,"choice":0,"frequency_penalty":0.0,'
