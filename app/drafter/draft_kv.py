@@ -28,9 +28,7 @@ class Guesser(Protocol):
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
 
-    def invalidate(self, work: BatchEntry) -> None:
-        """Take the pages that the entry wrote out of use."""
-        ...
+    def invalidate(self, work: BatchEntry) -> None: ...
 
 
 class DraftKV:
@@ -46,7 +44,6 @@ class DraftKV:
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
     def align(self, context: Context, tokens: list[int]) -> None:
-        """Set the tokens; the cache is rolled back to the part that they share with it."""
         sequence = self._sequences.get(context.request_id)
         if sequence is None:
             sequence = CachedSequence(context.request_id, [], context.sampling, context.tenant)
@@ -100,7 +97,6 @@ class DraftKV:
             self._guesser.release(sequence)
 
     def _read(self, sequences: list[CachedSequence]) -> None:
-        """Read long prefixes, CHUNK_TOKENS a pass, but for the last token, which the first guess follows."""
         busy = {s.id for s in sequences}
         for s in sequences:
             while s.uncached > SPARE_TOKENS:

@@ -66,7 +66,7 @@ class SharedPaths:
         return found
 
     def remove(self, request_id: str) -> None:
-        """The drafters release its caches."""
+        """Caches stay: the drafters release them."""
         self._paths.pop(request_id, None)
 
 

@@ -33,7 +33,6 @@ class TokenFusion:
         self.guessed = 0  # steps that the last call of `draft` took: those guessed ahead are left out
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
-        """Return a draft for every context and drafter with a guess."""
         paths = [self._start(context, names) for context, names in asks]
         active = [path for path in paths if path.drafters and not path.is_done]
         self.guessed = 0
@@ -60,7 +59,7 @@ class TokenFusion:
         return any(path.drafters for path in paths)
 
     def remove(self, request_id: str) -> None:
-        """The drafters release its caches."""
+        """Caches stay: the drafters release them."""
         self._paths.pop(request_id, None)
 
     def _start(self, context: Context, names: Collection[str]) -> DraftPath:
@@ -78,7 +77,6 @@ class TokenFusion:
         return path
 
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
-        """Extend paths by up to `depth` tokens, more than one only for single drafters."""
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
         least = min((path.least_survival for path in paths), default=0.0)
         for drafter in self._drafters:

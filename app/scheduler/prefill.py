@@ -40,8 +40,8 @@ def split_prefill(
 ) -> list[BatchEntry]:
     """Return the step's parts of prompts, of at most `max_tokens` and `size` tokens together, in the prompts' order.
 
-    Half of the room goes to the first prompt, so that each is read at last; the rest to those with the fewest tokens
-    left. `running_s`: a step of the decoding sequences alone; long prompts take `beside` times that.
+    Half of the room goes to the first prompt, the rest to those with the fewest tokens left. `running_s`: a step of
+    the decoding sequences alone; long prompts take `beside` times that.
     """
     most = min(max_tokens, size)
     room = _Room(most, size, costs, beside * running_s)
@@ -53,7 +53,6 @@ def split_prefill(
 
 
 def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> float:
-    """Return the seconds of a step that reads the next parts of these prompts alone."""
     if not prompts:
         return 0.0
     size, beside = chunk_tokens(costs, policy), beside_of(policy)
@@ -64,8 +63,6 @@ def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, runni
 
 
 class _Room:
-    """What a step has left for prompts."""
-
     def __init__(self, tokens: int, size: int, costs: StepCosts, long_s: float) -> None:
         self.given: dict[str, int] = {}
         self._row_s = max(INSTANT_S, (costs.prompt_s(1 + size) - costs.seconds(1)) / size)
