@@ -1,6 +1,7 @@
 """Estimate the seconds of a target step by its packed rows and their contexts.
 
-The measurement at start is multiplied by slowly corrected ratios, each split of the machine its own. For one thread.
+The measurement at start is multiplied by slowly corrected ratios, one set for each split of the machine. For one
+thread.
 """
 
 import json
@@ -36,7 +37,7 @@ class Reading(NamedTuple):
         return self._replace(token_s=self.token_s * by, row_token_s=self.row_token_s * by)
 
     def step_s(self, contexts: Iterable[tuple[int, float]]) -> float:
-        """Return the seconds for all sequences of a step, each given by its cached tokens and its rows."""
+        """Return the seconds of all contexts of a step, each given by its cached tokens and its rows."""
         if not (self.token_s or self.row_token_s):
             return 0.0
         longest, tokens, row_tokens = 0, 0, 0.0
@@ -52,8 +53,6 @@ NO_READING = Reading()
 
 @dataclass(slots=True)
 class _Pace:
-    """The present pace over the measured one, under one split of the machine (`StepCosts.use`)."""
-
     ratio: float = 1.0
     row_ratio: float = 1.0
     reading_ratio: float = 1.0
@@ -61,9 +60,9 @@ class _Pace:
 
 
 class StepCosts:
-    """The seconds of one target step by packed rows, and those for reading their contexts.
+    """The seconds of a target step by packed rows, interpolated so that they never fall, and those of reading
+    contexts.
 
-    Between the measured points lies a line that never falls; a jump stays one where both of its sides are measured.
     Raises ValueError for points or readings that are no measurement.
     """
 
@@ -76,7 +75,7 @@ class StepCosts:
         row_ratio: float = 1.0,
         logits_s: float = 0.0,
     ) -> None:
-        """Take seconds by rows with their logits; `logits_s`: what these take of a further row's seconds."""
+        """`points`: seconds by rows with their logits; `logits_s`: what logits take of a further row's seconds."""
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading):
@@ -109,12 +108,10 @@ class StepCosts:
 
     @property
     def row_ratio(self) -> float:
-        """Return the ratio for further rows, beside `ratio`."""
         return self._pace.row_ratio
 
     @property
     def reading_ratio(self) -> float:
-        """Return the ratio for reading contexts, beside `ratio`."""
         return self._pace.reading_ratio
 
     def expect(self, split: int, slowdown: float) -> None:
@@ -198,9 +195,8 @@ class StepCosts:
         )
 
     def _fit(self, measured_s: float, expected_s: float, seen: float) -> None:
-        """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
-
-        Least squares of the relative error, with forgetting; where steps do not tell them apart, both change together.
+        """Fit the ratios to a step that took (1 + seen) times the expected, by least squares of the relative error
+        with forgetting.
         """
         pace = self._pace
         if pace.seen is None:
@@ -219,7 +215,6 @@ class StepCosts:
         pace.row_ratio = _bounded(slope / pace.ratio)
 
     def _pace_of(self, split: int) -> _Pace:
-        """Return the pace under a split; until one of its steps was seen it follows that under split 0."""
         pace, first = self._paces.setdefault(split, _Pace()), self._paces[0]
         if pace is not first and pace.seen is None:
             pace.ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
@@ -253,5 +248,5 @@ def _bounded(ratio: float) -> float:
 
 
 def _never_falling(seconds: list[float]) -> list[float]:
-    """Lower the points above a later one: more rows never take less, so they were disturbed."""
+    """Lower the points above a later one, which were disturbed."""
     return list(accumulate(reversed(seconds), min))[::-1]

@@ -1,4 +1,4 @@
-"""Define the protocol of a target, as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
+"""Define the protocol of a target (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +17,8 @@ class TargetRows(Protocol):
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Choose the token after `node`, for `position` (design D1).
-
-        `mask`: (V,) bool, the tokens allowed; None: all.
+        """Choose the token after `node`, for `position` (design D1). `mask`: (V,) bool, the tokens allowed; None:
+        all.
         """
         ...
 
@@ -30,7 +29,7 @@ class TargetRows(Protocol):
         ...
 
     def state(self, node: int) -> bytes | None:
-        """Return the last normed hidden state after `node`, (d,) float16, little endian; None where not kept."""
+        """Return the last normed hidden state after `node`, (d,) float16, little endian, if kept."""
         ...
 
 
@@ -54,7 +53,7 @@ class LaunchedStep(Protocol):
 
 
 class StepOnCollect:
-    """A step that runs on the caller's thread when it is collected: its target needs the caller's cores."""
+    """A step that runs on the caller's thread when it is collected."""
 
     def __init__(
         self, run: Callable[[], Listed[TargetRows | None]], perf_counter: Callable[[], float] = time.perf_counter
@@ -75,11 +74,10 @@ class StepOnCollect:
 
 
 class Target(Protocol):
-    """One thread calls it. Pages are reserved before a launch; a launched step is collected before pages are reserved
-    again.
+    """Run steps, for one thread. A launched step is collected before pages are reserved again.
 
-    Once the step is collected, each entry is accepted, dropped or invalidated. Meanwhile pages may be released, and
-    entries do not change.
+    Once it is collected, each entry is accepted, dropped or invalidated. Meanwhile pages may be released, and entries
+    do not change.
     """
 
     @property
@@ -94,28 +92,28 @@ class Target(Protocol):
         """Reserve the pages of an entry's rows and forks; False: too few are free, none are taken."""
         ...
 
-    def release(self, sequence: CachedSequence) -> None:
-        """Release all pages of a sequence; its prefix must be computed again if it goes on."""
-        ...
+    def release(self, sequence: CachedSequence) -> None: ...
 
     def adopt(self, sequence: CachedSequence) -> int:
-        """Give the sequence cached pages of others that begin like it, its last token left out; return their tokens."""
+        """Give the sequence the cached pages of others with the same beginning, its last token left out; return their
+        tokens.
+        """
         ...
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the sequence's first `tokens` tokens as cached, and no more. Its pages stay."""
+        """Set how many of the sequence's first tokens are cached. Its pages stay."""
         ...
 
     def launch(self, works: list[BatchEntry]) -> LaunchedStep: ...
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the keys and values of an entry's tokens and of the nodes on `path`, and no others."""
+        """Keep the keys and values of an entry's tokens and of the nodes on `path`."""
         ...
 
     def drop(self, work: BatchEntry) -> None:
-        """Release the pages of an entry's forks; the sequence's cache stays as it was before."""
+        """Release the pages of an entry's forks; the sequence's cache stays."""
         ...
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the pages of an entry whose forward failed, and clear what it may have written."""
+        """Release the pages of an entry whose forward failed, and clear them."""
         ...

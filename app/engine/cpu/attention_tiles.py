@@ -19,7 +19,7 @@ class Kind(NamedTuple):
 
 
 class Layout:
-    """A packed batch as tensors: each attention layer gets it, and notes here how it attends."""
+    """A packed batch as tensors for each attention layer, which notes here how it attends."""
 
     def __init__(self, plan: PackedBatch, num_heads: int, num_key_heads: int) -> None:
         self.plan, self.kv = plan, plan.kv
@@ -70,6 +70,5 @@ class Layout:
 
 
 def _places(numbers: list[int]) -> torch.Tensor | slice:
-    """Return the index of these numbers: a slice where they rise by one."""
     first, end = numbers[0], numbers[0] + len(numbers)
     return slice(first, end) if numbers == [*range(first, end)] else torch.tensor(numbers)

@@ -32,9 +32,8 @@ def choose_forward(
 ) -> Forward:
     """Return the fused forward if it knows the model's family, else the modules, whose rows keep their bits.
 
-    `weights`: as the files hold them; the modules' own where those are others. `file`: for what is found out. The model
-    must not be used afterwards. Raises ModelRefused for one that ignores the attention interface, NoIntegerProducts for
-    int8 activations of one that is not fused.
+    `weights`: as the files hold them. `file`: a cache. The model must not be used afterwards. Raises ModelRefused for
+    one that ignores the attention interface, NoIntegerProducts for int8 activations of one that is not fused.
     """
     model.eval()
     model.requires_grad_(False)
@@ -54,7 +53,7 @@ def choose_forward(
 
 
 def _fuse(hooked: HookedForward, weights: Weights, file: Path | None, activations: Activations) -> FusedForward:
-    """Return the fused forward, once it has given the modules' logits. Raises NotFusable."""
+    """Raises NotFusable if the fused forward's logits are not the modules'."""
     check_llama_shape(hooked.model)
     if hooked.model.device.type != "cpu":
         raise NotFusable("the model is not on the CPU")

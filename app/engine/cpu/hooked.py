@@ -47,7 +47,7 @@ class HookedForward:
 
     @torch.inference_mode()
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """Implement `Forward.logits`, float32. Raises ValueError for a plan that adds to the embeddings."""
+        """Raises ValueError for a plan that adds to the embeddings. See `Forward.logits`."""
         if plan.added is not None:
             raise ValueError("a hooked model's embeddings take no addition")
         layout = Layout(plan, self._num_heads, self.shape.num_key_heads)
@@ -76,8 +76,8 @@ class HookedForward:
 class WholeVectors(nn.Module):
     """An activation whose rows keep their bits; (..., N) -> (..., N) float32.
 
-    torch computes the last few numbers of a thread's share in another way than the vectors before them. Here rows are
-    padded to whole vectors, and go in pieces for one thread.
+    torch computes the last few numbers of a thread's share differently. Here rows are padded to whole vectors, and go
+    in pieces for one thread.
     """
 
     def __init__(self, activation: nn.Module) -> None:
@@ -92,7 +92,7 @@ class WholeVectors(nn.Module):
 
 
 def keep_bits(model: nn.Module) -> None:
-    """Replace linear layers by packed twins and activations by those of whole vectors."""
+    """Replace linear layers by packed twins and activations by `WholeVectors`."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if _is_linear(layer):
@@ -102,7 +102,7 @@ def keep_bits(model: nn.Module) -> None:
 
 
 def round_weights(model: nn.Module, wanted: WeightsAs) -> None:
-    """Round the linear layers' weights as `weights_as` does; embeddings stay as they are."""
+    """Round the linear layers' weights; embeddings stay."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
             layer.weight = nn.Parameter(dense(round_linear(layer.weight, wanted)), requires_grad=False)

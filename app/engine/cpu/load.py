@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model's origin: its weights by name, and its modules for the code that needs them."""
+    """A model's weights by name, and its modules."""
 
     folders: tuple[Path, ...]  # whose files decide the model's logits
     weights: Callable[[], Weights]
@@ -35,8 +35,7 @@ def load(
 ) -> Forward:
     """Load a model, its weights as wanted and its products in these activations. Raises ModelRefused.
 
-    With `home`, what is found out about it is kept there, and the next start takes a fraction of
-    the time.
+    What is found out about it is kept in `home`, for a faster start.
     """
     found = source if isinstance(source, Source) else _in_folder(source)
     weights, file = found.weights(), None

@@ -41,10 +41,7 @@ class Features:
 
 
 def features_of(weights: dict[str, Weight]) -> Features | None:
-    """Take a drafter's features out of its weights:
-
-    `feature.weight` (d, d'), `feature.bias` (d,), `absent` (d,), or None.
-    """
+    """Take `feature.weight` (d, d'), `feature.bias` (d,) and `absent` (d,) out of the weights, or None."""
     if "feature.weight" not in weights:
         return None
     names = ("feature.weight", "feature.bias", "absent")

@@ -21,7 +21,7 @@ ALIKE = 1e-3  # relative difference allowed between two computations of a confid
 
 
 class ModelGuesser:
-    """A drafter's model over paged KV, whose logits become guesses. For one thread."""
+    """A drafter's model over paged KV. For one thread."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class ModelGuesser:
         self.max_context = forward.max_positions
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Reserve the pages of an entry's rows and `ahead` tokens more; False: too few are free."""
         return self._runner.try_reserve(work, ahead)
 
     def release(self, sequence: CachedSequence) -> None:
@@ -55,7 +54,7 @@ class ModelGuesser:
         self._runner.invalidate(work)
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return each final entry's next guess, or up to `depth`, each going on from the one before.
+        """Return each final entry's chain of up to `depth` guesses.
 
         Ends early when no entry's confidences multiply to `floor`. Raises ArithmeticError for logits that are not
         finite.
@@ -68,7 +67,7 @@ class ModelGuesser:
         return [found[id(work)] for work in works]
 
     def check(self) -> None:
-        """Guess some tokens in one call and one by one; raise ModelRefused where they differ."""
+        """Raise ModelRefused where guesses of one call and one by one differ."""
         sequence = probe(PROBED, self.model.vocab_size)
         whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
         if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
@@ -97,7 +96,7 @@ class ModelGuesser:
         return found
 
     def _chains(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return up to `depth` guesses of entries that need no noise, by the compiled forward."""
+        """Guess for entries that need no noise, by the compiled forward."""
         if not works or not isinstance(self.model, FusedForward):
             return []
         packed = plan(works, self._runner.kv)
@@ -115,9 +114,8 @@ class ModelGuesser:
 
 
 def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """Return the two largest of each row of logits (N, Vh) float32; `head_ids`:
-
-    (Vh,) int64 or None, the columns' tokens.
+    """Return the two largest of each row of logits (N, Vh) float32; `head_ids`: (Vh,) int64 or None, the columns'
+    tokens.
     """
     values, best = logits.topk(min(2, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
@@ -126,8 +124,8 @@ def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess
 
 
 def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
-    """Return the best and second best of log q + G of logits (Vh,) float32, G the target's noise at `position` (design
-    D1).
+    """Return the best and second best of log q + G of logits (Vh,) float32, G the target's noise at `position`
+    (design D1).
     """
     kept, z = filtered(logits, choice_of(sampling))
     ids = kept if head_ids is None else head_ids[kept]

@@ -1,10 +1,9 @@
 """Drop rows in the middle of a forward: tree nodes that the target will almost surely reject.
 
-At a checkpoint, after some of the layers, each node's token is tested against the hidden state of the
-node's parent; a node that fails leaves, and all nodes below it. A right node that leaves costs its
-accepted tokens and nothing else: the walk ends at its parent, whose row gives the target's own token
-(design D1). Slots of the KV cache that a dropped row would have written in later layers lie beyond what
-is accepted, so they are never read.
+At a checkpoint, after some of the layers, each node's token is tested against the hidden state of its parent; a node
+that fails leaves, and all nodes below it. A right node that leaves costs its accepted tokens only: the walk ends at
+its parent, whose row gives the target's own token (design D1). KV slots that a dropped row leaves unwritten lie beyond
+what is accepted.
 """
 
 from typing import NamedTuple, Protocol
@@ -24,14 +23,12 @@ class Checkpoint(NamedTuple):
 
 
 class Predictor(Protocol):
-    """A test of draft tokens by the target's hidden states."""
-
     checkpoints: tuple[Checkpoint, ...]  # rising
 
     def rejects(self, layer: int, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return which tokens will be rejected, (n,) bool.
 
-        states: (n, d) float32, hidden states after `layer` layers where the target chooses; tokens: (n,) int64.
+        states: (n, d) float32 after `layer` layers, where the target chooses; tokens: (n,) int64.
         """
         ...
 
@@ -45,7 +42,7 @@ class _Node(NamedTuple):
 
 
 class RowPruner:
-    """The tree nodes of one forward at its checkpoints (see `app.engine.cpu.forward.Checkpoints`)."""
+    """The tree nodes of one forward at its checkpoints."""
 
     def __init__(self, predictor: Predictor, works: list[BatchEntry]) -> None:
         self.layers = tuple(one.layer for one in predictor.checkpoints)
@@ -66,8 +63,7 @@ class RowPruner:
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
         """Return the rows to go on with, rising int64 places among those left; None: all.
 
-        states: (T, d) float32, theirs after `layer` layers. Each batch entry's `pruned` gets its
-        nodes that leave.
+        states: (T, d) float32, theirs after `layer` layers. Nodes that leave are added to their entry's `pruned`.
         """
         if not self._nodes:
             return None
@@ -84,7 +80,6 @@ class RowPruner:
         return np.flatnonzero(stays)
 
     def report(self) -> ExitReport:
-        """Return what the checkpoints took and saved."""
         return ExitReport(self.took_s, tuple(self._left))
 
     def _drop(self, rejected: list[bool]) -> list[int]:
@@ -101,7 +96,7 @@ class RowPruner:
 def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
     """Return the packed batch with these rows alone, (T',) int64, rising.
 
-    Of a chain the last rows leave first. A fork whose own rows are gone takes its copies with it.
+    A fork whose own rows are gone takes its copies with it.
     """
     places = np.full(len(plan.ids), -1, np.int64)
     places[rows] = np.arange(len(rows))

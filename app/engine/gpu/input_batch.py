@@ -1,4 +1,4 @@
-"""Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the device in one copy."""
+"""Build a step's input on a GPU: named arrays in one buffer, sent to the device in one copy."""
 
 import math
 from array import array
@@ -57,7 +57,7 @@ class Arrays:
             self.device[name] = self._device[part].view(dtype).view(shape)
 
     def turn(self) -> dict[str, np.ndarray]:
-        """Return the views of the next host buffer, once its last copy is over; `send` sends it."""
+        """Return the views of the next host buffer, once its last copy is over."""
         self._turn = (self._turn + 1) % len(self._buffers)
         copied = self._copied[self._turn]
         if copied is not None:
@@ -65,7 +65,7 @@ class Arrays:
         return self._views[self._turn]
 
     def send(self, last: str, count: int) -> int:
-        """Copy the host's side to the device, in the order of the current stream; return the bytes.
+        """Copy the host's side to the device, on the current stream; return the bytes.
 
         last: the last array that is copied, of which only the first `count` entries are.
         """
@@ -86,8 +86,6 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPart:
-    """Sequences that are attended in one launch."""
-
     batch: Batch
     work: Work
     tiling: AttentionTiling
@@ -121,7 +119,7 @@ class SequenceLimits:
 
 
 class Move(NamedTuple):
-    """The accepted path of a tree, whose nodes are to be moved behind their sequence's prefix."""
+    """The accepted path of a tree, whose nodes are moved behind their sequence's prefix."""
 
     pages: "array[int]"  # from that of the first node on
     below: int  # the first node's slot in them
@@ -137,8 +135,6 @@ class WorkRoom:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The sizes that a step's shapes follow from."""
-
     rows: int  # T
     sequences: int  # B
     narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
@@ -149,7 +145,7 @@ class Size:
 
     @property
     def tier(self) -> int:
-        """Return the rows of the smallest tier with room for as many rows, moves and changes; 0 where there is none."""
+        """Return the rows of the smallest tier that holds it, or 0."""
         spare, each = CHANGES
         return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves, -(-(self.changes - spare) // each)))]
 
@@ -170,8 +166,6 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The place of each batch entry's rows in a step, and attention's work on them."""
-
     works: list[BatchEntry]
     entries: Entries  # the same in arrays
     narrow: WorkList | None
@@ -226,7 +220,7 @@ def _entries(works: list[BatchEntry], table_rows: np.ndarray) -> Entries:
 
 
 def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
-    """Return the room that suffices for `rows` of any sequences of up to `keys`."""
+    """Return the room for `rows` of any sequences of up to `keys`."""
     slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
     return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
 
@@ -240,7 +234,7 @@ def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """Return the dtypes and shapes of the arrays that steps up to `size` need; the last ones are sent in part."""
+    """Return the arrays' dtypes and shapes for steps up to `size`; the last ones are sent in part."""
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
@@ -303,8 +297,7 @@ def fill(
 ) -> None:
     """Write a step's rows, work, changes of the page table and moves to the host's side, and send it.
 
-    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. What is left over is
-    padding.
+    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. The rest is padding.
     """
     host = arrays.turn()
     rows = Rows(*[host[name] for name in Rows._fields])
@@ -324,7 +317,6 @@ def fill(
 
 
 def warm_up(page_table: np.ndarray, limits: SequenceLimits) -> None:
-    """Compile what `fill` calls."""
     longs, ints = np.zeros(0, np.int64), np.zeros(0, np.int32)
     rows = Rows(ints, ints, longs, ints, ints, ints, longs, ints, ints, ints, ints)
     entries = Entries(longs, longs, longs, longs, np.zeros(0, np.bool_), longs, longs)

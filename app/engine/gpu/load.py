@@ -49,7 +49,9 @@ def move(model: Any, device: torch.device) -> None:
 
 @torch.inference_mode()
 def checked_weights(model: "PreTrainedModel") -> Weights:
-    """Return the weights of a model on its device; raise ModelRefused where the forward is not the modules'."""
+    """Return the weights of a model on its device. Raises ModelRefused where the forward's logits are not the
+    modules'.
+    """
     model.eval()
     model.requires_grad_(False)
     try:
@@ -64,8 +66,7 @@ def checked_weights(model: "PreTrainedModel") -> Weights:
 
 
 def _distance(model: "PreTrainedModel", weights: Weights) -> float:
-    """Return the mean distance of some tokens' logits, read in two pieces, from those of the
-    modules."""
+    """Return the mean distance of some tokens' logits from those of the modules."""
     sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
     pages = -(-CHECK_TOKENS // PAGE_TOKENS)
     kv_bytes = pages * PAGE_TOKENS * weights.token_bytes

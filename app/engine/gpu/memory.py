@@ -1,4 +1,4 @@
-"""Find out how much of a GPU's memory pages may take, beside the weights and what steps need."""
+"""Find out how much of a GPU's memory pages may take."""
 
 import gc
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 class Allocator(Protocol):
     def settle(self) -> None:
-        """Give back what nothing refers to any more, blocks held for reuse included."""
+        """Free unused blocks, those held for reuse included."""
         ...
 
     def free_bytes(self) -> int:
@@ -36,7 +36,7 @@ class DeviceMemory:
 
 
 def free_for_pages(memory: Allocator, rehearse: Callable[[], Rehearsed]) -> int:
-    """Return the bytes that are free beside the weights and `rehearse`, a run of the largest steps; 0 at least."""
+    """Return the bytes that are free beside the weights and `rehearse`, a run of the largest steps."""
     memory.settle()
     before = memory.free_bytes()
     rehearsed = rehearse()

@@ -1,4 +1,4 @@
-"""Run batch entries over one model on a GPU: entries in, the target's tokens out, one read from the device a step."""
+"""Run batch entries over one model on a GPU, with one read from the device a step."""
 
 import time
 from collections.abc import Mapping
@@ -48,13 +48,13 @@ class ChosenRows:
     likely: list[TokenLogprobs]  # of each row, with as many of its likeliest tokens as any batch entry wants; or empty
 
     def state(self, node: int) -> bytes | None:
-        """Return None: states would have to be fetched from the device each step."""
+        """Return None: states stay on the device."""
         return None
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Return the token after `node`, chosen on the device (design D1), which has used the other arguments."""
+        """Return the token after `node`, chosen on the device (design D1) with the other arguments."""
         return self.tokens[node]
 
     def logprobs(
@@ -81,9 +81,9 @@ class DeviceRunner(TabledRunner):
     ) -> None:
         """Allocate as many pages as `kv_bytes` holds, two at least.
 
-        `is_exact`: a row's bits depend on nothing else in the batch; side branches are not verified then. `has_graphs`:
-        capture the steps of fixed size now, for sequences up to `longest_tokens` with their trees. `fuses`,
-        `has_own_streams`: what `Method` and `Graphs` do otherwise, for benchmarks.
+        `is_exact`: a row's bits depend on nothing else in the batch; side branches are not verified then.
+        `has_graphs`: capture the steps of fixed size, for sequences up to `longest_tokens` with their trees. `fuses`,
+        `has_own_streams`: see `Method` and `Graphs`.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
@@ -151,7 +151,7 @@ class DeviceRunner(TabledRunner):
         return result.logits[: _wanted(works)]
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve pages for an entry's rows; False, with none taken, for too few or a tree too large for 64 rows."""
+        """Reserve pages for an entry's rows; False, with none taken, for too few or a tree of more than 64 rows."""
         if self.is_exact and len(work.tree):
             work.tree = work.tree.keep(work.tree.main_branch())
         rows = len(work.tokens) + len(work.tree)
@@ -169,9 +169,7 @@ class DeviceRunner(TabledRunner):
         self._keep(work, below + len(path))
 
     def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> "tuple[torch.cuda.Event | float, StepOutput]":
-        """Run the step, captured if a tier holds it, behind the moves of the last one; return when it began, and its
-        result.
-        """
+        """Run the step, behind the moves of the last one; return when it began, and its result."""
         table, moves = self.page_table, self._moves.waiting
         layout = layout_of(works, self._method.cut, table.update(works))
         size = layout.size(len(moves), len(table.changes))
@@ -213,7 +211,7 @@ class DeviceRunner(TabledRunner):
 
 
 class DeviceStep:
-    """A launched pass: the host is free until it collects the tokens. Implements `LaunchedStep`."""
+    """A launched pass. Implements `LaunchedStep`."""
 
     def __init__(
         self,
@@ -234,10 +232,7 @@ class DeviceStep:
 
     @torch.inference_mode()
     def collect(self) -> list[ChosenRows | None]:
-        """Wait for the tokens.
-
-        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the entries.
-        """
+        """Raises ArithmeticError when a row's logits are not finite; then `invalidate` the entries."""
         works, logits = self._works, self._result.logits
         wanted = _wanted(works)
         chosen = self._result.chosen.cpu()[:, :wanted]  # the one read from the device
@@ -286,7 +281,7 @@ def _rows(work: BatchEntry, counts: TokenCounts) -> list[Row]:
 
 
 def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:
-    """Return the tokens (V,) bool allowed after this history; None: all, or none can follow, which the walk finds."""
+    """Return the tokens (V,) bool allowed after this history; None: all, or the grammar forbids the history."""
     try:
         return work.mask(history) if work.mask else None
     except GenerationFailed:
@@ -316,7 +311,7 @@ def _likely(
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:
-    """Raise ValueError for a token or position outside the tables: the kernels would read any memory there."""
+    """Raise ValueError for a token or position outside the tables: the kernels do not check."""
     for work in works:
         ids = work.tokens + work.tree.tokens
         if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):

@@ -20,20 +20,20 @@ DRIVER = "cuda.bindings.driver"  # comes with torch for CUDA
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """Some of a GPU's multiprocessors, and the stream whose kernels run there; see `app.placement.partition.Side`."""
+    """Some of a GPU's multiprocessors and their stream; see `app.placement.partition.Side`."""
 
     stream: torch.cuda.Stream
     places: tuple[int, ...]  # their numbers, as kernels on the stream see them
     unit: str = "multiprocessors"
 
     def enter(self) -> None:
-        """Launch there what the calling thread launches from now on, after all that was launched before."""
+        """Launch there what the calling thread launches from now on, after its earlier launches."""
         torch.cuda.synchronize()
         torch.cuda.set_stream(self.stream)
 
 
 def divided(device: torch.device, drafting: int) -> Partition:
-    """Return the two sides: at least `drafting` multiprocessors, in eights, and the others for the verifier; 0: no
+    """Return the sides: at least `drafting` multiprocessors, in eights, and the others for the verifier; 0: no
     division.
 
     Raises InstanceError where driver or device cannot divide, or nothing would be left for the verifier.
@@ -53,7 +53,7 @@ def divided(device: torch.device, drafting: int) -> Partition:
 
 
 def streams(driver: Any, index: int, drafting: int) -> tuple[int, int]:
-    """Return the handles of a stream on at least `drafting` multiprocessors of this device, and of one on the rest."""
+    """Return the handles of a stream on at least `drafting` multiprocessors, and of one on the rest."""
     try:
         return _streams(driver, index, drafting)
     except (AttributeError, IndexError, RuntimeError) as error:  # a driver or bindings of before green contexts
@@ -86,7 +86,7 @@ def _done(driver: Any, answer: tuple[Any, ...]) -> Any:
 
 
 def _side(stream: torch.cuda.Stream, total: int) -> Multiprocessors:
-    """Return the stream with the multiprocessors its kernels are seen on, launched one by one and replayed."""
+    """Return the stream with the multiprocessors that its kernels report, launched one by one and replayed."""
     device, graph = torch.device("cuda", stream.device_index), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         launched = multiprocessors(total, device).tolist()

@@ -55,8 +55,7 @@ class Weights:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that a step of one token reads at least: every weight but the
-        embedding's other rows."""
+        """Return the bytes that a step of one token reads at least."""
         tensors = [self.norm, self.head.weight]
         for layer in self.layers:
             tensors += [layer.norm1, layer.norm2, *(one.weight for one in (layer.qkv, layer.out))]
@@ -66,9 +65,9 @@ class Weights:
 
 @torch.inference_mode()
 def take(model: "PreTrainedModel") -> Weights:
-    """Take the weights of a model that lies on its device. Raises NotFusable.
+    """Take the weights of a model on its device. Raises NotFusable.
 
-    Joined siblings take the place of the modules' own tensors: nothing is held twice, and the modules go on working.
+    Joined siblings replace the modules' own tensors, so nothing is held twice.
     """
     check_llama_shape(model)
     whole: Any = model
@@ -114,8 +113,7 @@ def _layer(layer: Any, config: Any) -> Layer:
 
 
 def _window(attention: Any, config: Any) -> int:
-    """Return a layer's window; Mistral has it in its configuration, the Qwens keep it by layer,
-    Llama has none."""
+    """Return a layer's window: Mistral's configuration has one for all layers, the Qwens' one for each, Llama none."""
     holder = config if type(attention).__name__ == "MistralAttention" else attention
     return getattr(holder, "sliding_window", None) or 0
 

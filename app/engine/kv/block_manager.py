@@ -6,13 +6,10 @@ from app.state import BatchEntry, CachedSequence
 
 
 class PagedRunner:
-    """The host's side of a paged KV cache: what `app.engine.target.Target` says of pages, on every device."""
+    """The host's side of a paged KV cache, on every device."""
 
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
-        """Manage the pages of `pool`.
-
-        `shares`: sequences that begin alike use each other's pages, so what is cached may never be taken back.
-        """
+        """`shares`: sequences with the same beginning use each other's pages, so these are never taken back."""
         self.pool = pool
         self._shares = shares
 
@@ -52,10 +49,7 @@ class PagedRunner:
             self.pool.release(fork.pages)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the pages of a failed entry's sequence and forks, set to zero:
-
-        a NaN would spoil the next holder's sums.
-        """
+        """Zero and release the pages of a failed entry: a NaN would spoil the next holder's sums."""
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
             self.pool.unname(pages)
             self._clear([page for page in pages if not self.pool.is_shared(page)])
@@ -63,7 +57,7 @@ class PagedRunner:
         self.release(work.sequence)
 
     def _keep(self, work: BatchEntry, cached: int) -> None:
-        """Let the cache cover `cached` of the sequence's tokens, and name its full pages so that others find them."""
+        """Let the cache cover `cached` of the sequence's tokens, and name its full pages."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached
         if self.pool.trim(sequence.pages, cached):
@@ -78,7 +72,7 @@ class PagedRunner:
             sequence.named = full
 
     def _note_trim(self, sequence: CachedSequence) -> None:
-        """Note that the sequence's last pages were taken from it."""
+        """The sequence's last pages were taken."""
 
     def _clear(self, pages: list[int]) -> None:
         raise NotImplementedError

@@ -12,10 +12,10 @@ from app.engine.kv.eviction import IdlePages
 
 
 class PagePool:
-    """A pool of page numbers, lent lowest first: pages in use lie close together, and attention need not copy them.
+    """A pool of page numbers, lent lowest first, so that pages in use lie close together.
 
-    A full page may get a name: sequences with the same beginning hold it, and it is never written to. Once idle, it
-    stays until `app.engine.kv.eviction` gives it away.
+    A full page may get a name: sequences with the same beginning hold it, and it is never written to. Idle, it stays
+    until it is evicted.
     """
 
     def __init__(self, num_pages: int, page_tokens: int) -> None:
@@ -32,7 +32,7 @@ class PagePool:
         return len(self._free) + len(self._idle)
 
     def try_grow(self, pages: "array[int]", tokens: int) -> bool:
-        """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if too few are free."""
+        """Extend `pages` in place until they hold `tokens`; False, with nothing changed, if too few are free."""
         missing = -(-tokens // self.page_tokens) - len(pages)
         if missing <= 0:
             return True
@@ -70,7 +70,7 @@ class PagePool:
             self._idle.remove(page)
 
     def name(self, page: int, name: bytes) -> None:
-        """Name a held page that is full and final. Do nothing if the name or the page already has its match."""
+        """Name a held page that is full and final, unless the name or the page is taken."""
         if name not in self._named and page not in self._names:
             self._names[page], self._named[name] = name, page
 
@@ -91,9 +91,7 @@ class PagePool:
 
 
 class KVCache:
-    """The keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D) of all pages,
-    float32.
-    """
+    """The keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D), float32."""
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens

@@ -1,4 +1,4 @@
-"""Measure a target on a GPU: the cost of a step to the largest one, and contexts read side by side."""
+"""Measure a step's cost on a GPU."""
 
 from collections.abc import Callable, Mapping
 
@@ -106,5 +106,5 @@ def _reading(one: float | None, many: float | None, wide: float | None, width: i
 
 
 def _bare(took_s: float, reading_s: float) -> float:
-    """Return what a step took without its contexts; half of it at least."""
+    """Return a step's seconds without contexts; half of it at least."""
     return max(took_s / 2, took_s - reading_s)

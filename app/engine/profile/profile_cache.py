@@ -1,7 +1,7 @@
-"""Keep what was measured of a model on this machine, from one start of a verifier to the next.
+"""Keep a model's measurements on this machine, from one start of a verifier to the next.
 
-It is measured anew if weights, code, libraries, settings or machine change, or where a few steps, timed again, have
-another shape; their pace may differ (`StepCosts` follow it).
+They are repeated if weights, code, libraries, settings or machine change, or a few steps, timed again, have another
+shape; another pace is taken over.
 """
 
 import json
@@ -41,7 +41,7 @@ LOOKS = 4  # at the spots, before steps are said to have another shape
 def measured(
     runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
 ) -> StepCosts:
-    """Return the step costs, kept below `settings.home`; log a warning where rows do not keep their bits."""
+    """Return the step costs, kept below `settings.home`; warn where rows do not keep their bits."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
@@ -59,7 +59,7 @@ def measured(
 def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
     """Tell whether steps of a few sizes take what `costs` expect, but for one common factor, which they take over.
 
-    Other processes start at the same time; a disturbance only adds, so the best of more looks decides.
+    Disturbances only add, so the best of more looks decides.
     """
     reading = costs.reading
     expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in SPOTS}

@@ -25,7 +25,7 @@ class LogitRows(TargetRows, Protocol):
 
 class ProfiledTarget(Target, Protocol):
     def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]:
-        """Compute one step; None for an entry that is a chunk of a prompt."""
+        """None for a chunk of a prompt."""
         ...
 
 
@@ -51,7 +51,7 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
 
 
 def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
-    """Return the seconds of a row's logits, 0 at least; `verified_s`: of a step of the most ROWS, all with logits."""
+    """Return the seconds of a row's logits; `verified_s`: of a step of the most ROWS, all with logits."""
     rows = ROWS[-1]
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
@@ -79,7 +79,7 @@ def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Calla
 
 
 def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
-    """Time the same few rows over a short and a long context, reserved and not computed; return what contexts cost."""
+    """Time the same few rows over a short and a long context, reserved and not computed."""
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
@@ -97,7 +97,7 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 def _timed(
     runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
-    """Time a step at each (context, rows), best of a few passes; pass by pass, so that a disturbance spoils little."""
+    """Time a step at each (context, rows), best of a few passes; pass by pass against disturbances."""
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
@@ -107,7 +107,7 @@ def _timed(
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """The number of rows compared with the same rows in another batch, and of those that differed."""
+    """Count the rows compared with the same rows in another batch, and those that differed."""
 
     rows: int
     different: int
@@ -118,7 +118,7 @@ class Exactness:
 
 
 def check_exactness(runner: ProfiledTarget, vocab_size: int, checks: Listed[tuple[int, int]] = CHECKS) -> Exactness:
-    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits."""
+    """Compare the bits of the same rows computed alone, in chunks, in a batch and as tree nodes."""
     tokens = probe(checks[-1][1], vocab_size).tokens
     expected = _alone(runner, tokens, checks)
     other = BatchEntry(probe(33, vocab_size), 0, tokens[:33], Tree(), final=True)
@@ -181,7 +181,7 @@ def verified(sequence: CachedSequence, context: int, nodes: int) -> BatchEntry:
 
 
 def step_seconds(runner: ProfiledTarget, works: list[BatchEntry]) -> float:
-    """Time a step of these entries, in seconds. The cache stays as it was."""
+    """Time a step of these entries. The cache stays."""
     for work in works:
         runner.try_reserve(work)
     started = time.perf_counter()

@@ -19,7 +19,7 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_le
 
 
 def tokenizer_sha256(folder: Path) -> str:
-    """Hash a folder's tokenizer, by which drafters and stores name it. Raises ModelRefused without one."""
+    """Hash a folder's tokenizer. Raises ModelRefused without one."""
     path = folder / FILE
     if not path.is_file():
         raise ModelRefused(f"{folder} has no {FILE}; only fast tokenizers can be served")
@@ -61,14 +61,11 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text` with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
+        """Return ids with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
         return self._encode(text, "prompt", add_special_tokens=True)
 
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the ids of a conversation in the model's template, up to the assistant's answer.
-
-        Raises InvalidRequest where there is no template, or it refuses the messages.
-        """
+        """Return a conversation's ids in the model's template, up to the assistant's answer. Raises InvalidRequest."""
         if self._template is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")
         return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
@@ -131,7 +128,6 @@ def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _eos_ids(*candidates: Any) -> tuple[int, ...]:
-    """Return the first source's ids that names any."""
     for value in candidates:
         if isinstance(value, int):
             return (value,)

@@ -12,7 +12,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """A weight (N, K) in one of ggml's quantised types, as its file holds it. Equal to itself alone."""
+    """A weight (N, K) in one of ggml's quantised types, as its file holds it. Compared by identity."""
 
     type: str  # ggml's name
     rows: np.ndarray  # (N, bytes of a row) uint8

@@ -24,7 +24,7 @@ BY_TRANSFORMERS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "smaug-bpe", "t
 
 
 def describe(file: Path, folder: Path) -> None:
-    """Write config.json, generation_config.json and the tokenizer's files. Raises ModelRefused."""
+    """Raises ModelRefused."""
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     if architecture not in ARCHITECTURES:
@@ -54,9 +54,8 @@ def describe(file: Path, folder: Path) -> None:
 
 
 def _splitting_rule(reader: Any, file: Path) -> str | None:
-    """Return the name of the rule by which text is split; None for a vocabulary that needs none.
-
-    Raises ModelRefused for one that is not known: other tokens would be the model's input.
+    """Return the name of the rule by which text is split, if the vocabulary needs one. Raises ModelRefused for an
+    unknown one.
     """
     kind = str(field(reader, file, "tokenizer.ggml.model"))
     if kind == "llama":  # SentencePiece

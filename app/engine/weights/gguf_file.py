@@ -44,7 +44,7 @@ PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in ano
 
 
 def opened(file: Path) -> Any:
-    """Open a GGUF file, once a process. Raises ModelRefused for one that is none, or not whole."""
+    """Open a GGUF file, once a process. Raises ModelRefused."""
     try:
         about = file.stat()
         return _opened(file, about.st_size, about.st_mtime_ns)
@@ -63,7 +63,7 @@ def _opened(file: Path, size: int, changed_ns: int) -> Any:
 
 
 class _Reader(gguf.GGUFReader):
-    """Leave the elements of lists unread: the library makes arrays of every word of the vocabulary, for seconds."""
+    """Leave the elements of lists unread, which take the library seconds."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
@@ -93,7 +93,7 @@ def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
 
 
 def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
-    """Return a value of the file's header. Raises ModelRefused where there is none, and no default."""
+    """Return a value of the file's header, or `default`. Raises ModelRefused."""
     found = reader.get_field(name)
     if found is None:
         if default is None:
@@ -103,12 +103,12 @@ def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
 
 
 def types(file: Path) -> set[str]:
-    """Return ggml's names of the types of a file's tensors. Raises ModelRefused for a damaged file."""
+    """Return ggml's names of the tensors' types. Raises ModelRefused."""
     return {tensor.tensor_type.name for tensor in opened(file).tensors}
 
 
 def readers(file: Path) -> dict[str, Callable[[], Weight]]:
-    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file."""
+    """Return a reader of each weight by its module's name. Raises ModelRefused."""
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
@@ -131,7 +131,7 @@ def readers(file: Path) -> dict[str, Callable[[], Weight]]:
 
 
 def _name(stored: str) -> str | None:
-    """Return the module's name of a tensor; None for one that no module holds."""
+    """Return the module's name of a tensor, if a module holds it."""
     stem, _, kind = stored.rpartition(".")
     if stem in WHOLE:
         return f"{WHOLE[stem]}.{kind}"

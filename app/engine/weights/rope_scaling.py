@@ -92,7 +92,7 @@ def _yarn(header: "_Header", max_positions: int) -> dict[str, Any]:
 
 
 def _table(reader: Any, file: Path, pairs: int) -> np.ndarray | None:
-    """Return the factors of `rope_freqs`, (D / 2,) float64; None where the file has none. Raises ModelRefused."""
+    """Return the factors of `rope_freqs`, (D / 2,) float64, if any. Raises ModelRefused."""
     found = None
     for tensor in reader.tensors:
         if tensor.name.startswith("rope_factors_"):
@@ -110,8 +110,6 @@ def _table(reader: Any, file: Path, pairs: int) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The settings of a file's header that begin with `prefix`."""
-
     reader: Any
     file: Path
     prefix: str
@@ -131,7 +129,7 @@ class _Header:
         return found
 
     def need(self, name: str, only: float) -> None:
-        """Raise ModelRefused where the file sets this to another number than the one that is read."""
+        """Raise ModelRefused where the file sets another number."""
         found = field(self.reader, self.file, self.prefix + name, only)
         if found != only:
             raise ModelRefused(f"{self.file} sets {self.prefix}{name} to {found}, which is not supported")

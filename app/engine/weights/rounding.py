@@ -17,7 +17,7 @@ def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
 def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
     """Round a linear layer's weight (N, K) by gguf's own quantiser.
 
-    A row that is no whole number of blocks stays float32; blocks of that type stay as they are.
+    A row that is no whole number of blocks stays float32.
     """
     if wanted == "stored" or isinstance(weight, Blocks) and weight.type == wanted.upper():
         return weight
@@ -29,7 +29,7 @@ def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
 
 
 class _Rounded(Mapping[str, Weight]):
-    """Weights of which the linear layers' are rounded; an embedding, tied or not, stays as it is."""
+    """Weights whose linear layers' are rounded; embeddings stay."""
 
     def __init__(self, weights: Weights, wanted: WeightsAs) -> None:
         self._weights, self._wanted = weights, wanted

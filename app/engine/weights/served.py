@@ -32,7 +32,6 @@ def experts_refused(model: Path) -> ModelRefused:
 
 
 def _quantised_as(folder: Path, config: dict[str, Any]) -> str | None:
-    """Return the method's name, None for weights that are not quantised."""
     for part in _parts(config):
         found = part.get("quantization_config")
         if found:
