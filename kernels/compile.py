@@ -1,8 +1,8 @@
-"""Compile every Triton kernel for a GPU that is not there, and read what it needs.
+"""Compile every Triton kernel for a GPU that this machine lacks.
 
-A case calls a kernel's own launcher on meta tensors, while Triton's launch is replaced by a compilation with the same
-specialisation; pointers count as aligned to 16 bytes. `python -m kernels.compile` prints one JSON line for each kernel,
-in a process of its own in which TRITON_INTERPRET is not set.
+A case calls a kernel's launcher on meta tensors, while Triton's launch is replaced by a compilation; pointers count as
+aligned to 16 bytes. `python -m kernels.compile` prints one JSON line for each kernel, in a process without
+TRITON_INTERPRET.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ OTHER_DTYPES_ON = (80, 90)  # models come in bfloat16: what another dtype change
 
 @dataclass(frozen=True, slots=True)
 class CompileCase:
-    """One way to call a launcher. `launch` makes its own meta tensors."""
+    """One call of a launcher. `launch` makes its own meta tensors."""
 
     name: str
     launch: Callable[[], object]
@@ -72,7 +72,7 @@ class Compiled:
 
 
 class NoGPU:
-    """A stand-in for Triton's driver, as far as a compilation calls it."""
+    """A driver of Triton's without a GPU."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -101,7 +101,7 @@ def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
 
 @contextlib.contextmanager
 def _launches_compile(capability: int) -> Iterator[list[Any]]:
-    """Make `kernel[grid](...)` compile only, for as long as the context lasts; yield the list of what was compiled."""
+    """Make `kernel[grid](...)` compile only, within the block; yield the list of what was compiled."""
     seen: list[Any] = []
     launch = JITFunction.run
 
@@ -149,7 +149,6 @@ def _cuobjdump(cubin: bytes, what: str) -> str:
 
 
 def main() -> None:
-    """Compile for the capabilities in the arguments, all if none are given."""
     for capability in map(int, sys.argv[1:] or CAPABILITIES):
         for module in MODULES:
             for case in importlib.import_module(module).compile_cases():

@@ -1,7 +1,7 @@
 """Compile the CPU's kernels with numba, without the interpreter's lock, once a machine.
 
 Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the sources: numba
-itself looks only at the file of the outermost function.
+looks only at the file of the outermost function.
 """
 
 import fcntl
@@ -42,10 +42,10 @@ def entry(function: F) -> F:
 
 
 class Native:
-    """A kernel that compiled code calls by its address; compiled, and kept, when the address is first read."""
+    """A kernel that compiled code calls by its address; compiled when the address is first read."""
 
     def __init__(self, function: Callable[..., None], name: str, arguments: int) -> None:
-        """Take a function of so many integers, and a name that no other kernel has."""
+        """`arguments`: their number, all integers; `name`: unique."""
         function.__name__ = function.__qualname__ = name
         self._function = function
         self._signature = types.void(*[types.intp] * arguments)
@@ -67,9 +67,8 @@ class Native:
 
 
 class _NamedCache(FunctionCache):
-    """numba's cache, by a function's name alone:
-
-    its own key hashes what a closure holds, which no two processes write alike.
+    """numba's cache, by a function's name alone: its own key hashes a closure's content, which differs in each
+    process.
     """
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
@@ -77,7 +76,7 @@ class _NamedCache(FunctionCache):
 
 
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
-    """Return `save` behind a lock that all processes share: numba's index is read and written again without one."""
+    """Return `save` behind a lock of all processes: numba's index is rewritten without one."""
 
     def locked(*args: Any) -> None:
         with lock.open("a") as file:
@@ -98,7 +97,7 @@ def compiled_once(lock: Path, compile_: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """Hold a lock for the block; go on without it where it cannot be had."""
+    """Hold a lock for the block, if it can be had."""
     try:
         file = lock.open("a")
     except OSError:  # a folder that is not ours to write: nothing can be kept there, either

@@ -22,7 +22,7 @@ STAY_NS = 200_000
 
 
 def multiprocessors_reference(total: int, device: torch.device) -> torch.Tensor:  # (PROGRAMS * total,) int32
-    """Return zeros, (PROGRAMS * total,) int32: the specification for a device of one processor, a CPU."""
+    """Return zeros, (PROGRAMS * total,) int32: the specification on a CPU."""
     return torch.zeros(PROGRAMS * total, dtype=torch.int32, device=device)
 
 

@@ -1,6 +1,4 @@
-"""Implement the two kernels of `ragged_attention`: attention of one tile of rows, and the joining
-of slices of keys.
-"""
+"""Implement the two kernels of `ragged_attention`."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 # (a kernel's arguments get their types from each launch)
@@ -33,8 +31,7 @@ def _add_keys(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add BLOCK_N keys to the online softmax, in powers of two; return the new (highest, total,
-    acc)."""
+    """Add BLOCK_N keys to the online softmax, in powers of two; return the new (highest, total, acc)."""
     d = tl.arange(0, BLOCK_D)
     inside = (d < D)[None, :]
     if MASKED:
@@ -249,8 +246,7 @@ def join_slices_kernel(
 ):
     """Join the slices of BLOCK_H heads of one row, if it has several.
 
-    out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no
-    bit.
+    out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no bit.
     """
     row = tl.program_id(0).to(tl.int64)
     slices = tl.load(slices_ptr + row)

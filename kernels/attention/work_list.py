@@ -1,8 +1,7 @@
 """List the tiles of rows and slices of keys that a launch of ragged attention works off.
 
-An item is one tile of folded rows of one sequence over one slice of its keys. Its result goes to the output if the
-sequence has one slice, else to a place among the parts: slice s of row r at place[r] + s. One captured launch serves
-every batch that the arrays hold.
+The result of a tile goes to the output if its sequence has one slice, else to a place among the parts: slice s of row
+r at place[r] + s.
 """
 
 from dataclasses import dataclass
@@ -49,7 +48,8 @@ def work_list(
     split_keys: int,
     table_rows: np.ndarray | None = None,
 ) -> WorkList:
-    """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,) on, behind `prefixes` (B,) keys.
+    """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,) on, behind `prefixes` (B,)
+    keys.
 
     num_packed: T, rows of no sequence included; fold: query heads of a key head; tile_rows: folded rows of a tile;
     split_keys: keys of a slice, 0: all are one; table_rows: (B,), of the page table, or None.

@@ -1,6 +1,4 @@
-"""Run a layer's attention between its products: positions, the cache, side branches, attention, its
-splits joined.
-"""
+"""Run a layer's attention between its products."""
 
 import numpy as np
 
@@ -28,8 +26,7 @@ def columns(m: Model) -> int:
 
 @kernel
 def place(m: Model, s: Step, r: Room, part: int, layer: int) -> None:
-    """Turn the rows' queries and keys to their positions, and write keys and values to the rows'
-    own slots."""
+    """Turn queries and keys to their positions; write keys and values to the rows' own slots."""
     w = m.layers[layer]
     while True:
         row = take(r.words, part, 1)
@@ -87,7 +84,7 @@ def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
 
 @kernel
 def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None:
-    """Attend the rows of all tiles; where a tile's keys are several splits, join them once all are there."""
+    """Attend the rows of all tiles; join several splits of a tile's keys once all are there."""
     units = len(s.units) * m.num_key_heads
     split_any = False
     while True:
@@ -111,7 +108,6 @@ def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None
 
 @kernel
 def mix_unit(m: Model, s: Step, r: Room, layer: int, thread: int, unit: int, head: int) -> None:
-    """Attend one tile's rows to one split of one key head."""
     tile, split, line = s.units[unit]
     first, rows, position, first_page, _, splits = s.tiles[tile]
     fold = m.num_heads // m.num_key_heads

@@ -1,9 +1,6 @@
-"""Run several forwards in a row, each on the likeliest token of the one before: a drafter's whole
-draft in one call.
+"""Run several forwards in a row, each on the likeliest token of the one before: a drafter's whole draft in one call.
 
-    p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's token
-
-Between two steps a thread writes the next one's few numbers; nothing returns to Python.
+p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's token
 """
 
 import math
@@ -102,7 +99,7 @@ def goes_on(c: Chain, done: int) -> bool:
 
 @kernel
 def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
-    """Write the two likeliest tokens of a sequence's row of logits, and their probabilities."""
+    """Write the two likeliest tokens of a sequence's logits, and their probabilities."""
     row = r.logits + i * BYTES * -(-m.vocab // LANES)
     first = r.best[i]
     if first < 0:
@@ -143,8 +140,7 @@ def highest_at(x: int, size: int) -> int:
 
 @kernel
 def advance(m: Model, r: Room, c: Chain, done: int) -> None:
-    """Write the next step: each sequence's likeliest token, one position further; its keys lie in
-    splits of SPLIT."""
+    """Write the next step: each sequence's likeliest token, one position further."""
     n = c.step
     unit = 0
     for i in range(len(n.ids)):

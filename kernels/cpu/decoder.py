@@ -45,7 +45,7 @@ from kernels.jit import entry, kernel
 
 @entry
 def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> None:
-    """Compute one thread's share of layers `first ... end - 1`; return when that is done.
+    """Compute one thread's share of layers `first ... end - 1`.
 
     Layer 0 embeds the rows first, the last layer makes their logits behind it. Between two parts rows may go, from
     `hidden`, `normed` and the step. Counters, of which each layer has its own, and `words` are zero before the first
@@ -152,7 +152,7 @@ def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> No
 
 @kernel
 def source(x: int, rounded: int, depth: int, rounds: int) -> tuple[int, int]:
-    """Return the address and the bytes of a row that a kernel reads: of x (rows, depth), or of x rounded."""
+    """Return the address and the bytes of a row of x (rows, depth), or of x rounded."""
     if rounds != 0:
         return rounded, depth // BLOCK * BLOCK_BYTES
     return x, 4 * depth
@@ -172,7 +172,7 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 @kernel
 def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int], thread: int) -> None:
-    """Compute silu(x W_g) * (x W_u). Blocks of the two weights lie in turn: a pair is made and used on the spot."""
+    """Compute silu(x W_g) * (x W_u). Blocks of the two weights lie in turn."""
     pairs = m.inner // LANES
     piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of int8
     room = r.scores + thread * r.scores_bytes

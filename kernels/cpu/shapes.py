@@ -1,6 +1,4 @@
-"""Declare what a forward works on, as tuples that numba reads: a model's weights, one step's rows,
-the memory in between.
-"""
+"""Declare what a forward works on, as tuples that numba reads."""
 
 from typing import NamedTuple
 
@@ -21,8 +19,9 @@ PARTS = 12  # what comes before and after the layers has some counters of its ow
 
 
 class Model(NamedTuple):
-    """Weights as addresses of packed arrays, 0 where a model has none, each with the address of its
-    kernel (`kernels.cpu.products.linear.LINEAR`); the code that fills it owns the arrays."""
+    """Weights as addresses of packed arrays, 0 where a model has none, each with its kernel's
+    (`kernels.cpu.products.linear.LINEAR`); the code that fills it owns the arrays.
+    """
 
     num_layers: int
     hidden: int
@@ -51,8 +50,7 @@ class Model(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step's rows and pages; all arrays int64. Rows of one chain at consecutive positions are cut
-    into tiles."""
+    """A step's rows and pages; all arrays int64. Rows of one chain at consecutive positions are cut into tiles."""
 
     ids: np.ndarray  # (T,)
     positions: np.ndarray  # (T,)

@@ -43,7 +43,7 @@ def room_for_trees(given: RawDrafts) -> FusedTrees:
 
 @entry
 def fused_trees(given: RawDrafts, vocab_size: int, most: int, out: FusedTrees) -> bool:
-    """Write the trees of up to `most` nodes, and return True; False, and no tree, where a draft is not sound."""
+    """Write the trees of up to `most` nodes; return False, without a tree, where a draft is not sound."""
     count = given.drafts.shape[1]
     chances = np.empty(len(given.confidences))
     nodes, trees = np.zeros(count + 1, np.int64), np.zeros(len(given.trees) + 1, np.int64)
@@ -81,7 +81,9 @@ def is_sound(given: RawDrafts, begun: int, end: int, vocab_size: int, may_borrow
 
 @kernel
 def mean_confidence(parents: np.ndarray, confidences: np.ndarray, depths: np.ndarray, best: np.ndarray) -> float:
-    """Return the mean over a draft's depths of the likeliest node's confidence; the two others are room for it."""
+    """Return the mean over a draft's depths of the likeliest node's confidence; `depths` and `best` are scratch
+    memory.
+    """
     deepest = 0
     depths[0] = 0
     for i in range(len(parents)):

@@ -1,4 +1,4 @@
-"""Merge several drafters' guesses into one tree a sequence, the likeliest node first; for a whole batch in one call.
+"""Merge several drafters' guesses into one tree a sequence, the likeliest node first, for a whole batch.
 
 Below one parent the drafters' confidences are pooled as odds. With o = c / (1 - sum of that drafter's c's here), a
 token gets the odds
@@ -59,7 +59,8 @@ def merged_tree(
     places: np.ndarray,
     out: np.ndarray,
 ) -> tuple[int, int]:
-    """Write the tree of the drafts from `first` to `end` from node `written` and proposer `named` on; return the ends.
+    """Write the tree of the drafts from `first` to `end`, from node `written` and proposer `named` on; return the
+    ends.
 
     A node of the union is a number, 0 the root; its children and its confidences are linked lists, in the order of the
     drafts.

@@ -1,11 +1,9 @@
 """Find where the end of a text stood before in it, and guess that what followed comes again.
 
-The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. Its chance is how
-often matches of that length went on:
+The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. With `prior` the
+chance over all texts, whose own is FOLLOWED, and counts of matches of that length in this text:
 
     chance = (followed + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
-
-in this text, with the chance over all texts as `prior`, whose own is FOLLOWED.
 """
 
 from typing import NamedTuple
@@ -42,8 +40,8 @@ def copy_matches(
 ) -> None:
     """Append new tokens to some texts, then guess how some go on.
 
-    wider: (2, LONGEST + 1) float64, the rates of all texts; read: (A, 2) int64, a text's row and how many of `fresh`,
-    the new tokens, it gets; asked: (B, 2) int64, a row and how many tokens to guess.
+    wider: (2, LONGEST + 1) float64, the rates of all texts; read: (A, 2) int64, a text's row and how many of the
+    `fresh` tokens it gets; asked: (B, 2) int64, a row and how many tokens to guess.
     """
     begun = 0
     for i in range(len(read)):

@@ -31,7 +31,7 @@ _ONE, _WORD = np.uint64(1), np.int64(63)
 
 
 class OwnTexts(NamedTuple):
-    """Requests' own texts, a row each; the kernel appends what comes."""
+    """Requests' own texts, a row each; the kernel appends new tokens."""
 
     tokens: np.ndarray  # (R, capacity) int32
     seen: np.ndarray  # (R, V // 64 + 1) uint64: a bit for each token of the vocabulary
@@ -82,7 +82,7 @@ def phrase_trees(tables: PhraseTables, texts: OwnTexts, asked: np.ndarray, fresh
 
 @kernel
 def append(texts: OwnTexts, row: int, fresh: np.ndarray) -> None:
-    """Append tokens to a text, and mark those as seen that do more than lend context."""
+    """Append tokens to a text, and mark those as seen that are more than context."""
     start, end = texts.spans[row, 0], texts.spans[row, 1]
     seen = texts.seen[row]
     for i in range(len(fresh)):

@@ -46,7 +46,7 @@ def rotary_store_reference(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """Norm, turn and store with torch: the specification."""
+    """The specification."""
     key_heads, head_dim = k_pages.shape[2:]
     rows = torch.nonzero(slots >= 0).squeeze(-1)
     q, k, v = qkv.view(len(qkv), -1, head_dim)[rows].split([num_heads, key_heads, key_heads], 1)
@@ -167,7 +167,7 @@ def rotary_store(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """Norm, turn and store all rows; allocate nothing, read nothing back. Raises ValueError."""
+    """Allocate nothing, read nothing back. Raises ValueError."""
     key_heads, head_dim = k_pages.shape[2:]
     _check(qkv, cos, sin, k_pages, v_pages, num_heads)
     _check_norms(qkv, head_dim, q_norm, k_norm)

@@ -52,8 +52,7 @@ class RowChoices:
 
 
 def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str = "cpu") -> RowChoices:
-    """Pack the rows' choices and edits. Raises IndexError if one names a token outside the
-    vocabulary."""
+    """Raises IndexError for a token outside the vocabulary."""
     limits = [limits_of(row.choice, vocab_size) for row in rows]
 
     def pack(values: list[float], kind: Any) -> torch.Tensor:
@@ -67,7 +66,7 @@ def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str =
 
 
 def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
-    """Pack the rows' edits; None if no row has any, nor a mask. Raises IndexError like `pack_rows`."""
+    """Return None if no row has edits or a mask. Raises IndexError like `pack_rows`."""
     if not any(_is_edited(row) for row in rows):
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)

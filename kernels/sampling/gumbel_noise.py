@@ -19,14 +19,14 @@ def gumbel_noise_reference(tokens: torch.Tensor, seed: int, choice: int, positio
 
 
 def noise_bits(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
-    """Hash tokens (n,) int64 to (n,) int64 that hold 32 uniform bits each."""
+    """Hash tokens (n,) int64 to (n,) int64 of 32 uniform bits."""
     low, high = noise_key(seed, choice, position)
     h = _mix(tokens * GOLDEN + low & MASK)
     return _mix((h ^ high) + GOLDEN & MASK)
 
 
 def gumbel(bits: torch.Tensor) -> torch.Tensor:
-    """Turn bits, (n,) int64 holding 32 each, into noise (n,) float32."""
+    """Turn bits, (n,) int64 of 32 each, into noise (n,) float32."""
     u = ((bits >> 9).to(torch.float32) + 0.5) * 2.0**-23
     return -torch.log(-torch.log(u))
 

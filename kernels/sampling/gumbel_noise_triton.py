@@ -1,10 +1,9 @@
-"""Compute the noise of `kernels.sampling.gumbel_noise` inside a kernel, for other kernels to call.
+"""Compute the noise of `kernels.sampling.gumbel_noise` inside a kernel.
 
     h = mix(mix(token * GOLDEN + low) ^ high + GOLDEN)    with (low, high) from (seed, choice, position)
     G = -log(-log((h >> 9 + 1/2) / 2^23))
 
-All of it in wrapping 32-bit integers until the last line, so the bits are those of the reference;
-the logarithms agree within a few ulps.
+Integers wrap at 32 bits and are those of the reference; the logarithms agree within a few ulps.
 """
 
 import triton
@@ -45,14 +44,14 @@ def noise_key(seed, choice, position):
 
 @triton.jit
 def noise_bits(tokens, low, high):
-    """Hash tokens, int32 of any shape, to uint32 of 32 uniform bits each."""
+    """Hash tokens, int32 of any shape, to uint32."""
     h = mix(tokens.to(tl.uint32) * _GOLDEN + low)
     return mix((h ^ high) + _GOLDEN)
 
 
 @triton.jit
 def gumbel(bits):
-    """Turn bits, uint32, into float32 noise."""
+    """Turn uint32 into float32 noise."""
     # By way of int32: 23 bits fit, and its conversion is one instruction everywhere.
     u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
     return -tl.log(-tl.log(u))

@@ -2,8 +2,7 @@
 
     y(x) = logit(x) + bias(x) - penalty(x), -inf where x is not allowed
 
-A row is its vocabulary in blocks, then its edits in blocks (`kernels.sampling.choices`). `target_token.shaped` is the
-specification.
+A row is its vocabulary in blocks, then its edits in blocks. `target_token.shaped` is the specification.
 """
 
 from collections.abc import Sequence
@@ -74,7 +73,7 @@ def first_of(values, ids, above_all):
 
 @triton.jit
 def exp_sum(y, highest):
-    """Return the sum of exp(y - highest), 0 where no token is allowed; `highest` is the highest y."""
+    """Return the sum of exp(y - highest), 0 where no token is allowed."""
     return tl.sum(tl.exp(y - tl.where(highest == -float("inf"), 0.0, highest)), 0)
 
 

@@ -44,8 +44,7 @@ class Row:
 
 
 def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
-    """Return the token id for logits (V,) float32, already biased, penalised and masked: the
-    specification."""
+    """Return the token for logits (V,) float32, already biased, penalised and masked: the specification."""
     if choice.temperature == 0.0:
         return int(logits.argmax())
     kept, z = filtered(logits, choice)
@@ -53,8 +52,9 @@ def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) 
 
 
 def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens of logits (V,) that the filters keep: (ids ascending (n,) int64, their
-    logits over the temperature (n,))."""
+    """Return the tokens of logits (V,) that the filters keep: (ids ascending (n,) int64, logits over the temperature
+    (n,)).
+    """
     z = logits / max(choice.temperature, MIN_TEMPERATURE)
     floor = torch.tensor(-torch.inf)
     if 0 < choice.top_k < len(z):
@@ -93,7 +93,7 @@ def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
 
 
 def penalties(row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens that were seen, (n,) int64, and what each one's logit is lowered by, (n,) float32."""
+    """Return the seen tokens, (n,) int64, and what each one's logit is lowered by, (n,) float32."""
     counts = torch.tensor(list(row.counts.values()), dtype=torch.int64)
     seen = torch.tensor(list(row.counts), dtype=torch.int64)
     return seen, counts * row.frequency_penalty + row.presence_penalty

@@ -18,7 +18,7 @@ ARGUMENTS = 4  # of every kernel here
 
 @op(nothing, address, address, index, index, address)
 def call_row(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
-    """Call the kernel behind an address: packed W, depth, a row's number, and where its (depth,) float32 go."""
+    """Call a kernel: packed W, depth, a row's number, and the address for its (depth,) float32."""
     kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
     b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
 

@@ -1,4 +1,4 @@
-"""Say how each kind of stored weight lies in memory for integer products, and what makes its sums floats.
+"""Lay out each kind of stored weight for integer products, and scale its sums.
 
     Q4_0, Q5_0, Q8_0: (d d_x) sum of (q - offset) q_x       Q4_1, Q5_1: (d d_x) sum of q q_x + m s_x
     Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
@@ -42,7 +42,7 @@ class IntegerFormat:
 
     @property
     def is_eight_bits(self) -> bool:
-        """Tell whether a weight, made unsigned, may be more than 127."""
+        """Tell whether a weight, made unsigned, may exceed 127."""
         return self.offset == 128
 
     @property
@@ -58,11 +58,11 @@ class IntegerFormat:
         return self.header_bytes + self.parts * self.part_bytes
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        """Read what all parts of the group at an address have in common."""
+        """Read what all parts of a group have in common."""
         return ()
 
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read the scales of a part, by its number, of the group at an address."""
+        """Read the scales of a part of the group."""
         return (halves(b, where, 0),)
 
     def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
@@ -119,7 +119,7 @@ class KSixteens(IntegerFormat):
 
 
 def _factors(b: ir.IRBuilder, where: Any, after: int, part: Any) -> Any:
-    """Return the address of a part's factors, which begin `after` so many bytes of the group at `where`."""
+    """Return the address of a part's factors, which begin `after` so many bytes of the group."""
     return b.add(where, b.add(ir.Constant(_I64, after), b.mul(part, ir.Constant(_I64, FACTOR_BYTES))))
 
 

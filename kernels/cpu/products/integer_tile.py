@@ -37,7 +37,7 @@ _HALF = ir.VectorType(_I8, 2 * LANES)  # what one register of AVX2 holds
 
 
 def instructions() -> str:
-    """Return which instructions multiply bytes on the processor that code is compiled for: vnni, avx2, or any."""
+    """Return which instructions multiply bytes on this processor: vnni, avx2, or any."""
     if processor_has("avx512vnni") and processor_has("avx512bw"):
         return "vnni"
     return "avx2" if processor_has("avx2") else "any"
@@ -47,7 +47,7 @@ def _tiles(form: IntegerFormat) -> Any:
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
-        """Add x (rows, k), rounded, at stride ldx times w (k, 16) to out (rows, 16) at stride ldo; bytes."""
+        """Add x (rows, k), rounded, times w (k, 16) to out (rows, 16); strides in bytes."""
         groups = b.udiv(k, integer(form.depth))
 
         def tile(height: int) -> None:
@@ -123,10 +123,7 @@ def _vnni(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> An
 
 
 def _avx2(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
-    """Compute `_vnni` by sums of pairs in 16 bits.
-
-    They hold no pairs of bytes up to 255, which go in two parts, w & 127 and w & 128.
-    """
+    """Compute `_vnni` by sums of pairs in 16 bits, in two parts, w & 127 and w & 128, for bytes up to 255."""
     if not form.is_eight_bits:
         return b.add(sums, _pairs_of(b, w, x))
     low = b.and_(w, ir.Constant(_INTS, [0x7F7F7F7F] * LANES))

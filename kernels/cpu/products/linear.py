@@ -1,8 +1,6 @@
-"""Multiply by weights packed into blocks of sixteen columns, as many blocks as a thread has been given.
+"""Multiply by weights packed into blocks of sixteen columns, a thread's share of the blocks.
 
-    y = x W^T (+ b)
-
-One kernel for each kind of stored weight, behind an address: a model compiles those its file has.
+y = x W^T (+ b)
 """
 
 from typing import Any
@@ -49,8 +47,8 @@ def begin(rows: int, bias: int, out: int, ldo: int) -> None:
 def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
     """Add x W^T to out for one block, or for two if there are one or two rows.
 
-    More rows than a tile's go over W in chunks that stay in the first-level cache; the first two tiles prefetch half of
-    the next chunk each.
+    More rows than a tile's go over W in chunks that stay in the first-level cache; the first two tiles prefetch half
+    of the next chunk each.
     """
     if count == 2:
         stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo, 0)
@@ -71,7 +69,7 @@ def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: i
 
 @op(address)
 def scratch(b: ir.IRBuilder) -> Any:
-    """Return the address of room on the stack for a chunk's float32."""
+    """Return the address of stack memory for a chunk's float32."""
     room = cgutils.alloca_once(b, ir.ArrayType(ir.FloatType(), WIDEST * BYTES // 4))
     return b.ptrtoint(room, ir.IntType(64))
 
@@ -85,8 +83,8 @@ def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
 def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = PAIR_ROWS) -> Any:
     """Return a function that computes blocks `first ... end - 1` of out = x W^T + b; strides in bytes.
 
-    x (rows, depth) at stride ldx, packed W, bias (0: none), out (rows, 16 blocks) at stride ldo. `multiply` adds x W^T
-    to out for one block, or for two if there are at most `pair_rows` rows.
+    x (rows, depth) at stride ldx, packed W, bias (0: none), out (rows, 16 blocks). `multiply` adds x W^T to out for
+    one block, or for two if there are at most `pair_rows` rows.
     """
 
     def over_blocks(
@@ -131,9 +129,8 @@ def _stored(form: Format) -> Native:
 
 
 def _integer(form: IntegerFormat) -> Native:
-    """Return `linear` for rounded rows and integer weights, block by block:
-
-    two streams took 1.8 times as long on an EPYC.
+    """Return `linear` for rounded rows and integer weights, block by block: two streams took 1.8 times as long on an
+    EPYC.
     """
     product = integer_product_of(form)
 

@@ -16,7 +16,7 @@ SIX_D = 104  # which f16 of a block of Q6_K is d: the last
 
 
 def pack(weight: np.ndarray) -> np.ndarray:
-    """Pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) float32."""
+    """(N, K) float32 -> (ceil(N / 16), K, 16) float32."""
     columns, depth = weight.shape
     whole = weight if columns % LANES == 0 else np.pad(weight, ((0, -columns % LANES), (0, 0)))
     return aligned(whole.reshape(-1, LANES, depth).transpose(0, 2, 1), np.float32)
@@ -27,7 +27,7 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 
 def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    """Pack raw rows of a GGUF type of FORMATS: (N, bytes of a row) -> (ceil(N / 16), groups, bytes of a group) uint8.
+    """Pack rows of a GGUF type of FORMATS: (N, bytes of a row) -> (ceil(N / 16), groups, bytes of a group) uint8.
 
     Raises ValueError where K is no whole number of groups.
     """
@@ -40,7 +40,7 @@ def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
 
 
 def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    """Pack raw rows of a GGUF type of INTEGER_FORMATS as `pack_stored` does."""
+    """Pack rows of a GGUF type of INTEGER_FORMATS, as `pack_stored`."""
     form = INTEGER_FORMATS[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
@@ -202,7 +202,7 @@ def _six_integers(blocks: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
-    """Take 16 bytes apart, (..., 16) -> (..., 32): the low halves first."""
+    """(..., 16) -> (..., 32): the low halves first."""
     return np.concatenate([packed & 15, packed >> 4], -1)
 
 
@@ -235,7 +235,7 @@ def aligned(array: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Return an empty array that begins with a cache line: no line of W then lies in two."""
+    """Return an empty array that begins with a cache line, so that no line of W lies in two."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     room = np.empty(size + CACHE_LINE, np.uint8)
     first = -room.ctypes.data % CACHE_LINE

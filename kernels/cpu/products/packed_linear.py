@@ -24,7 +24,7 @@ SHARED = 2**23  # multiply-adds from which other threads are woken: they come to
 def packed_linear(
     rows: int, x: int, w: int, depth: int, bias: int, blocks: int, piece: int, out: int, counter: int
 ) -> None:
-    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until none is left."""
+    """Compute one thread's share of out = x W^T + b, `piece` blocks of columns at a time."""
     while True:
         first = take(counter, 0, piece)
         if first >= blocks:
@@ -40,7 +40,7 @@ class PackedLinear(nn.Module):
         self._bias = None if bias is None else torch.from_numpy(pack_bias(bias.detach().numpy()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply x (..., K) float32 -> (..., N) float32. Raises ValueError for rows of another length or type."""
+        """(..., K) float32 -> (..., N) float32. Raises ValueError for rows of another length or type."""
         if x.shape[-1] != self.in_features or x.dtype != torch.float32 or x.device.type != "cpu":
             raise ValueError(
                 f"{x.shape[-1]} columns of {x.dtype} on {x.device} do not fit a float32 {self.in_features}"
@@ -61,7 +61,7 @@ class PackedLinear(nn.Module):
 
 
 def is_exact() -> bool:
-    """Tell whether rows have the same bits alone and among others here, by a few products of random numbers."""
+    """Tell whether rows have the same bits alone and among others here, by a few random products."""
     for depth in (16, 576, 1536):
         x, layer = torch.randn(50, depth), PackedLinear(torch.randn(576, depth), torch.randn(576))
         alone = torch.cat([layer(x[i : i + 1]) for i in range(len(x))])

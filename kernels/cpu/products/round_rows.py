@@ -58,9 +58,8 @@ def round_row(x: int, size: int, out: int) -> None:
 
 @kernel
 def round_part(rounds: int, x: int, rounded: int, row: int, depth: int, first: int, size: int) -> None:
-    """Round columns `first ...
-
-    first + size - 1` of a row of x (rows, depth), multiples of BLOCK, unless `rounds` is 0.
+    """Round columns `first ... first + size - 1`, multiples of BLOCK, of a row of x (rows, depth), unless `rounds` is
+    0.
     """
     if rounds != 0:
         to = rounded + (row * (depth // BLOCK) + first // BLOCK) * BLOCK_BYTES

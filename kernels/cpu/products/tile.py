@@ -1,11 +1,10 @@
-"""Multiply a few rows of x by sixteen columns of W: the product that everything else is made of.
+"""Multiply a few rows of x by sixteen columns of W.
 
     out = x W (+ out)
 
 W is float32, or packed (`formats`): a packed line becomes the same float32 in registers. Each output is one chain of
-fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights. Six rows by sixteen columns are twelve of
-AVX2's sixteen registers. Tiles over weights prefetch lines; one or two rows take two blocks of W at once: enough chains
-of additions.
+fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights. Six rows by sixteen columns are twelve
+of AVX2's sixteen registers. One or two rows take two blocks of W at once, for enough chains of additions.
 """
 
 from collections.abc import Callable, Iterable
@@ -72,9 +71,8 @@ class _Tile:
 
 
 def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = False, every: int = 0) -> Any:
-    """Return the tiles of these heights over float32.
-
-    `every` so many lines (0: never) memory is asked for the next 64 bytes from `ask` on.
+    """Return the tiles of these heights over float32, which prefetch 64 bytes from `ask` on `every` so many lines (0:
+    never).
     """
 
     @op(nothing, index, address, index, address, index, index, address, index, address)
@@ -151,7 +149,7 @@ def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums
 
 
 def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
-    """Ask memory for what lies AHEAD of `size` bytes at each place."""
+    """Prefetch what lies AHEAD of `size` bytes at each place."""
     for where in places:
         for offset in range(0, size, LINE):
             prefetch(b, b.add(where, integer(AHEAD + offset)))
@@ -178,7 +176,7 @@ def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Callable[[Any, li
 
 
 def by_height(b: ir.IRBuilder, rows: Any, heights: Iterable[int], emit: Callable[[int], None]) -> None:
-    """Emit `emit(rows)` for `rows` known when it runs, which is one of the heights."""
+    """Emit `emit(rows)` for `rows` known at run time, one of the heights."""
     after = b.append_basic_block("after_tile")
     choice = b.switch(rows, after)
     for height in heights:
@@ -196,10 +194,7 @@ def integer(value: int) -> ir.Constant:
 
 @kernel
 def height(rows: int, most: int) -> int:
-    """Return the rows of the next tile, of `most` at most:
-
-    even parts; nine and eleven, which are rare, have no tile.
-    """
+    """Return the rows of the next tile: even parts of at most `most`; nine and eleven, which are rare, have no tile."""
     tiles = (rows + most - 1) // most
     even = (rows + tiles - 1) // tiles
     return (even + 1) // 2 if even == 9 or even == 11 else even
@@ -237,7 +232,7 @@ def packed_product(name: str, most: int, tiles: Any) -> Any:
 
 
 def named(function: Any, name: str) -> Any:
-    """Compile a function under a name that no other kernel has.
+    """Compile a function under a unique name.
 
     numba tells functions of one name and type apart by a number that each process counts anew, and might link another
     one.
@@ -251,13 +246,13 @@ def tallest() -> int:
 
 
 def product_of(form: Format) -> Any:
-    """Return the product of any number of rows with one packed block; see `packed_product`."""
+    """Return the `packed_product` of a format."""
     heights = [rows for rows in (*range(1, 9), 10, 12) if rows <= tallest()]
     return packed_product(f"product_{form.name}", tallest(), _over_packed(form, heights))
 
 
 def pair_of(form: Format) -> Any:
-    """Return the product of one row, the first argument, with two packed blocks that lie one behind the other."""
+    """Return the product of one row, the first argument, with two packed blocks, one behind the other."""
     return _over_packed(form, (1,), blocks=2)
 
 
