@@ -97,7 +97,6 @@ def compiled_once(lock: Path, compile_: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """Hold a lock for the block, if it can be had."""
     try:
         file = lock.open("a")
     except OSError:  # a folder that is not ours to write: nothing can be kept there, either

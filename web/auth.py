@@ -38,7 +38,7 @@ def install(app: Flask, settings: Settings) -> None:
 
 
 def caller() -> ApiKey | None:
-    """Return the key of this call; None if no keys are in use."""
+    """Return this call's key, if keys are in use."""
     key: ApiKey | None = g.get("key")
     return key
 
@@ -49,7 +49,7 @@ def tenant() -> str:
 
 
 def may_see(record: Record) -> bool:
-    """Return whether the request is the caller's tenant's; True if no keys are in use."""
+    """Tell whether the request is the caller's tenant's; True without keys."""
     key = caller()
     return key is None or key.tenant == record.tenant
 

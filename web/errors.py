@@ -65,8 +65,6 @@ class Error(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """An error."""
-
     error: Error
 
 
@@ -80,8 +78,6 @@ class V1Error(BaseModel):
 
 
 class V1ErrorAnswer(BaseModel):
-    """An error as OpenAI's clients know it."""
-
     error: V1Error
 
 

@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 
 def serve(role: str, node: str, settings: Settings) -> None:
-    """Open the deployment, let the role register its tasks, and work until it is stopped."""
     deployment = Deployment.open(settings)
     if role == "beat":
         run_beat(deployment, node)

@@ -57,7 +57,7 @@ MOST_ADMISSIONS = 4096  # between two heartbeats
 
 
 class Deployment:
-    """The stores and mailboxes that all processes share, and what submits requests to them."""
+    """The stores and mailboxes of a deployment, and what submits requests."""
 
     def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
         assert settings.redis_url is not None  # make_celery has refused that
@@ -89,14 +89,13 @@ class Deployment:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Connect as the settings say. Raises StoreUnavailable, ModelRefused."""
+        """Raises StoreUnavailable, ModelRefused."""
         folder = resolve(settings.model, settings.home, log.info)
         with refusing(folder):
             tokenizer = Tokenizer(folder)
         return cls(settings, make_celery(settings), tokenizer)
 
     def close(self) -> None:
-        """Close the connections: for a process that opens many deployments."""
         self.feed.close()
         self._client.close()
         self.celery.close()
@@ -154,10 +153,7 @@ class Deployment:
         return record
 
     def reject(self, request: GenerateRequest, request_id: str, task: str, error: str) -> None:
-        """Store a task's request as failed, so that it cannot be admitted afterwards; a known one stays as it is.
-
-        Raises InvalidRequest.
-        """
+        """Store a task's request as failed, unless it is known. Raises InvalidRequest."""
         record = admit(request, self.tokenizer, self.settings, request_id=request_id, is_task=True, now_s=time.time())
         is_new = self.requests.create(record, limit=sys.maxsize, task=task)
         if is_new and self.requests.end(request_id, FinishReason.ERROR, error):
@@ -181,7 +177,7 @@ class Deployment:
             self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
 
     def post(self, mailbox: str, messages: Iterable[Mail]) -> None:
-        """Put messages into a mailbox; ring its doorbell if no process attends."""
+        """Post messages; ring the doorbell if no process attends."""
         self.post_all({mailbox: messages})
 
     def post_all(self, mail: Mapping[str, Iterable[Mail]]) -> None:

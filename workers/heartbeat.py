@@ -144,7 +144,6 @@ class Heartbeat(threading.Thread):
                 log.exception("a heartbeat failed")
 
     def _renew(self) -> bool:
-        """Renew the leases of the node and its mailboxes; False if another process has the node's name."""
         progress_s = time.time() - self._busy_for_s()
         info = {**self._info(), "pid": os.getpid(), "busy": round(self._load_fraction.read(time.monotonic()), 3)}
         is_ours = self._deployment.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
@@ -173,7 +172,7 @@ class Heartbeat(threading.Thread):
 
 
 class HangWatch:
-    """Measure how long one piece of work has taken while the process ran. For one thread."""
+    """Measure how long one piece of work has taken. For one thread."""
 
     def __init__(self, longest_look_s: float) -> None:
         """Count at most `longest_look_s` between two looks: in the rest the whole process was frozen."""
@@ -195,7 +194,7 @@ DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
 class LoadFraction:
-    """Measure which part of the time a thread works. All times are monotonic seconds."""
+    """Measure which part of the time a thread works, in monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

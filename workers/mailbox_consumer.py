@@ -129,6 +129,5 @@ def _handle(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: lis
 
 
 def _hand_over(deployment: Deployment, heartbeat: Heartbeat, mailbox: str, *, has_work: bool) -> None:
-    """Release the mailbox, and ring its doorbell if mail or work is left."""
     if deployment.mailboxes.release(mailbox, heartbeat.owner) or has_work:
         deployment.ring(mailbox)

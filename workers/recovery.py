@@ -19,7 +19,7 @@ MAX_STRIKES = 5  # verifiers that a request may crash before it fails alone
 
 
 class Recovery:
-    """Recover once a second, in one process of the deployment. Implements `HeartbeatTask`."""
+    """Recover once a second. Implements `HeartbeatTask`."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -27,7 +27,7 @@ class Recovery:
         self._missed: set[str] = set()
 
     def beat(self) -> None:
-        """Recover if it is time and no other process does. Raises StoreUnavailable."""
+        """Raises StoreUnavailable."""
         now_s = time.monotonic()
         if now_s - self._recovered_s >= EVERY_S:
             self._recovered_s = now_s
@@ -64,7 +64,6 @@ def recover(deployment: Deployment) -> set[str]:
 
 
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
-    """Fail a request that crashed one verifier after the other."""
     reason = f"{strikes} verifiers died with this request before it committed a token"
     log.error("%s", reason, extra=of(request_id))
     try:

@@ -140,7 +140,6 @@ def device_of(settings: Settings) -> torch.device:
 
 
 def _wants_gpu(settings: Settings) -> bool:
-    """Tell whether the target should use CUDA, whether or not there is a GPU for `device=cuda`."""
     return settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
 
 

@@ -77,7 +77,6 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:
-    """Compare the tokenizer's hash in the drafter's card, or its own tokenizer, with the target's."""
     card = card_of(folder)
     found = card.get("tokenizer_sha256") if card else tokenizer_sha256(folder)
     if found != tokenizer_sha256(target):

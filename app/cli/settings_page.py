@@ -45,7 +45,6 @@ def page() -> str:
 
 
 def _parts() -> Iterator[str]:
-    """Write the parts of a plan with their values."""
     yield "| part | values | effect |"
     yield "|---" * 3 + "|"
     yield f"| `{BASE}` | name of a plan | the plan that the file changes; absent: pace |"
@@ -56,7 +55,6 @@ def _parts() -> Iterator[str]:
 
 
 def _plans() -> Iterator[str]:
-    """Write what each plan has for each part."""
     yield "| part | " + " | ".join(PLANS) + " |"
     yield "|---" * (1 + len(PLANS)) + "|"
     for name in sorted(PARTS - {"objective"}):

@@ -77,5 +77,4 @@ class DraftPath:
 
     @property
     def _furthest(self) -> int:
-        """Count the steps that the next round can use: this one's, the target's token, and as many again."""
         return 2 * self.context.max_draft_tokens + 1

@@ -71,7 +71,6 @@ def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Dra
 
 
 def _own_nodes(step: DraftStep, name: str, depth: int, survival: float) -> list[_Node]:
-    """Return a drafter's own guesses at a step; `survival` is that of the path before it."""
     guess = step.guesses.get(name)
     if guess is None:
         return []

@@ -103,7 +103,6 @@ class DrafterNode:
                 yield model.chain
 
     def _reading(self) -> tuple[int, float]:
-        """Return the tokens read in passes of their own, and the seconds of that."""
         kvs = [model.draft_kv for model in self._models.values()]
         return sum(kv.read for kv in kvs), sum(kv.read_s for kv in kvs)
 

@@ -1,10 +1,8 @@
 """Draft with the drafters of one node, which share each token (CoSine, papers 1.3).
 
-At every step each drafter guesses one token, and all go on from the one of the highest confidence; the other guesses,
-and likely second-best ones, are leaves. A lone drafter is a group of one, and guesses several tokens a call.
-
-While a verdict is pending a sequence's last path can be extended. The next path begins with the part that the next job
-confirms; the rest is rolled back.
+At every step each drafter guesses one token, and all go on from the most confident; the other guesses, and likely
+second-best ones, are leaves. A lone drafter is a group of one, and guesses several tokens a call. While a verdict is
+pending a path can be extended; the next one begins with the part that its job confirms.
 """
 
 from collections import OrderedDict

@@ -51,7 +51,6 @@ def _roles(settings: Settings) -> list[str]:
 
 
 def _draft_nodes(settings: Settings) -> dict[str, Settings]:
-    """Return the settings of each drafter node by its name: one node of all drafters, or a node each."""
     if settings.plan.placement != "nodes":
         return {"draft-1": settings}
     nodes: dict[str, Settings] = {}

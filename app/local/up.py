@@ -92,7 +92,6 @@ def stop(instance: Instance) -> bool:
 
 
 def _models(settings: Settings, progress: Progress) -> Path:
-    """Check the models that the workers will load; return the target's folder. Raises ModelRefused."""
     folder = resolve(settings.model, settings.home, progress)
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
@@ -203,7 +202,6 @@ def _end_left_over(instance: Instance) -> None:
 
 
 def _end(process: ProcessId, grace_s: float) -> None:
-    """Stop a process that is no child of this one, and wait until it is gone."""
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
         deadline = time.monotonic() + wait_s
         if process.alive():

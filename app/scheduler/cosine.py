@@ -141,7 +141,6 @@ class _Search:
         return kept, value(verify_s[objective.max_candidates], survival, reading_s)
 
     def _fitting(self, window: Listed[int], pages: int) -> list[int]:
-        """List the candidates that fit into memory, by their sequences, those of most worth first."""
         kept, found, full = dict.fromkeys(window, 0), list[int](), set[int]()
         for i in self._owners:
             if i not in kept or i in full:

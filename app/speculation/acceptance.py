@@ -74,7 +74,6 @@ class AcceptanceEstimate:
             self._known = []
 
     def _conditionals(self, depth: int) -> list[float]:
-        """Return the chance of a token if all before it are right."""
         priors = self._prior._conditionals(depth) if self._prior else _STARTS
         if len(self._known) < depth or self._known_priors is not priors:
             self._known_priors, self._survival = priors, []
@@ -120,7 +119,6 @@ def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
 
 
 def _kept(kept: OrderedDict[str, AcceptanceEstimate], key: str, limit: int) -> AcceptanceEstimate:
-    """Return the entry, made if need be, as the most recently used."""
     found = kept.get(key)
     if found is None:
         found = kept[key] = AcceptanceEstimate()

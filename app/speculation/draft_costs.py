@@ -21,8 +21,6 @@ def size_class(batch: int) -> int:
 
 @dataclass(slots=True)
 class _Guesses:
-    """The costs of a guess under one split of the machine, by size class."""
-
     slowdown: float = 1.0  # over split 0, expected before any draft
     token_s: dict[int, RecentMedian] = field(default_factory=dict)
 
@@ -119,7 +117,6 @@ class DraftCosts:
         return self._parts / self._part_rounds if self._part_rounds else 1.0
 
     def _nearest(self) -> _Guesses | None:
-        """Return the known costs of the nearest split."""
         if self._guesses.token_s:
             return self._guesses
         known = [split for split, guesses in self._by_split.items() if guesses.token_s]

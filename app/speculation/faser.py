@@ -77,7 +77,6 @@ class FaserLength:
     def _best(
         self, request_id: str, candidate: Candidate, others: list[int], costs: StepCosts, drafting: DraftSeconds
     ) -> int:
-        """Return the length of the lowest bound, at the others' present lengths."""
         every = np.arange(1, candidate.limit + 1)
         rows, deepest = len(others) + 1 + sum(others), max(others, default=0)
         drafted = sum(length > 0 for length in others) + 1
@@ -94,7 +93,6 @@ class FaserLength:
     def _cut(
         self, candidates: Mapping[str, Candidate], lengths: list[int], costs: StepCosts, drafting: DraftSeconds
     ) -> list[int]:
-        """Cut the lengths at the depth of the most tokens a second."""
         deepest, drafted = max(lengths, default=0), sum(length > 0 for length in lengths)
         if deepest < 2 or drafted < 2:
             return lengths

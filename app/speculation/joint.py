@@ -194,7 +194,6 @@ def _verify_s(steps: StepCosts, load: BatchLoad, lengths: Listed[int], scale: fl
 
 
 def _tokens(load: BatchLoad, lengths: Listed[int]) -> float:
-    """Return the expected tokens of a round of all sequences."""
     pairs = zip(load.candidates.values(), lengths, strict=True)
     return load.scale * sum(1.0 + sum(c.expectation.survival(length)) for c, length in pairs)
 

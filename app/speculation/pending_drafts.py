@@ -205,7 +205,6 @@ class PendingDrafts:
             del self._readings[home]
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
-        """Learn from answers to one batch; `drafts` of them are not readings."""
         came_s = self._clock.monotonic() - batch.at_s
         sound = [report for report in reports if is_sound(report, came_s)]
         if batch.is_model_free:

@@ -236,7 +236,6 @@ class Speculation(RoundObserver):
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
 
     def _readings(self, asked: Listed[Asked], slow: Iterable[str]) -> list[Asked]:
-        """Let the slow nodes read new sequences."""
         return [
             (s, 1, route.only_at(home))
             for s, _, route in asked
@@ -303,7 +302,6 @@ class Speculation(RoundObserver):
         ]
 
     def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
-        """Cut drafts to the chunk that is waited for."""
         asked = [
             (c.expectation.survival(depth + 1), depth) for c, depth in zip(candidates, depths, strict=True) if depth
         ]
@@ -318,7 +316,6 @@ class Speculation(RoundObserver):
         return self._overlap.runs_ahead(drafts, self._pool.core_share)
 
     def _round(self, survivals: Listed[Listed[float]]) -> Round:
-        """Describe drafts for the overlap, by the survival of their tokens and of one more."""
         costs, drafting = self._draft_costs, len(survivals)
         return Round(survivals, self._costs, lambda tokens: costs.hop_s + costs.guess_s(drafting, tokens))
 

@@ -17,7 +17,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it ta
 
 
 class AppendOnlyFile:
-    """Look for failed writes, and begin a rewrite after one. Implements `HeartbeatTask`. For one thread."""
+    """Look for failed writes. Implements `HeartbeatTask`. For one thread."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -34,10 +34,7 @@ class AppendOnlyFile:
         """Do nothing: another process looks."""
 
     def look(self) -> bool:
-        """Begin a rewrite if a write failed since the last one that succeeded; return whether one began.
-
-        Raises StoreUnavailable.
-        """
+        """Begin a rewrite if a write failed since the last rewrite; tell whether one began. Raises StoreUnavailable."""
         if self._is_off:
             return False
         try:

@@ -43,7 +43,7 @@ Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client for `url`; it connects at its first use, with Sentinels to the present master.
+    """Make a client, which connects at its first use, with Sentinels to the present master.
 
     Raises ValueError for a URL that `app.redis_url` refuses.
     """
@@ -118,7 +118,7 @@ class Script:
         pipe.evalsha(self._script.sha, len(keys), *keys, *args)
 
     def each(self, calls: Sequence[tuple[Sequence[str], Args]]) -> list[Any]:
-        """Run once for every (keys, args), in one round trip, each on its own (no MULTI)."""
+        """Run once for every (keys, args), in one round trip, without MULTI."""
         pipe = self._client.pipeline(transaction=False)
         for keys, args in calls:
             self.stage(pipe, keys, args)
@@ -126,7 +126,7 @@ class Script:
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
     def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> "SentRuns":
-        """Send the runs of `each` now; their replies are read later."""
+        """Send the runs of `each`; their replies are read later."""
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
@@ -138,11 +138,11 @@ class Script:
         return SentRuns(self, calls, connection)
 
     def release(self, connection: Any) -> None:
-        """Return a connection whose replies have all been read."""
+        """Return a connection whose replies have been read."""
         self._client.connection_pool.release(connection)
 
     def give_back(self, connection: Any) -> None:
-        """Close and return a failed connection: replies that it still holds are void."""
+        """Close and return a failed connection."""
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)
@@ -157,20 +157,20 @@ class Script:
 
 
 class SentRuns:
-    """Runs of a script that have been sent, on a connection of their own until their replies are read."""
+    """Runs that have been sent, on a connection of their own until their replies are read."""
 
     def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
         self._script, self._calls, self._connection = script, calls, connection
 
     def is_ready(self) -> bool:
-        """Return whether `replies` would not have to wait."""
+        """Tell whether `replies` need not wait."""
         try:
             return self._connection is None or bool(self._connection.can_read(timeout=0))
         except (RedisConnectionError, RedisTimeoutError):
             return True
 
     def replies(self) -> list[Any]:
-        """Wait for the replies; runs whose replies were lost are run again. Raises StoreUnavailable."""
+        """Wait for the replies; run lost ones again. Raises StoreUnavailable."""
         connection, self._connection = self._connection, None
         if connection is None:
             return self._script.each(self._calls)
@@ -184,7 +184,7 @@ class SentRuns:
 
 
 def packed(*command: object) -> bytes:
-    """Pack a command as Redis reads it, in one piece: redis-py sends a commit's rows in a dozen pieces."""
+    """Pack a command in one piece: redis-py sends a commit's rows in a dozen."""
     texts = [str(arg).encode(errors="replace") for arg in command]
     return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
 
@@ -201,7 +201,6 @@ def translating() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return Paceline's error for one of redis. A full memory or disk counts as unavailable."""
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return StoreUnavailable(f"Redis does not answer: {error}")
     if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):
@@ -218,7 +217,7 @@ def _reply_of(connection: Any) -> Any:
 
 @contextmanager
 def _no_silence_twice(pool: Any) -> Iterator[None]:
-    """Close the idle connections after a timeout: each may be dead and cost its own timeout."""
+    """Close the idle connections after a timeout: each may cost its own."""
     try:
         yield
     except RedisTimeoutError:

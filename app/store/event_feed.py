@@ -36,7 +36,7 @@ Take = Callable[[int, Event], bool]  # takes an event at once; False: it has not
 
 
 class EventFeed:
-    """The committed events of a deployment, for any number of readers. Any thread may call."""
+    """The committed events of a deployment, for any number of readers and threads."""
 
     def __init__(self, client: redis.Redis, namespace: str, requests: Requests) -> None:
         self._client, self._requests = client, requests
@@ -50,7 +50,7 @@ class EventFeed:
 
     @property
     def error(self) -> StoreUnavailable | None:
-        """Return the store's error at the last try, if it failed."""
+        """Return the store's error at the last try, if any."""
         return self._error
 
     @contextmanager
@@ -138,7 +138,7 @@ class EventFeed:
             reader.put(place, event)
 
     def _check(self, *, only_silent: bool) -> None:
-        """Make the readers that miss something read the store; `only_silent`: of those that got nothing meanwhile."""
+        """Let readers that miss something read the store; `only_silent`: those that got nothing meanwhile."""
         with self._lock:
             pairs = [(request_id, *pair) for request_id, own in self._readers.items() for pair in own]
         waiting = [one for one in pairs if one[2].was_silent(one[1]) or not only_silent]
@@ -151,7 +151,7 @@ class EventFeed:
 
 
 class Reader:
-    """Read the events of some requests, in order. For one thread, except for what the feed calls."""
+    """Read the events of some requests, in order. For one thread, but for the feed's calls."""
 
     def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
         self._feed, self._requests, self._ids = feed, requests, request_ids
@@ -171,7 +171,7 @@ class Reader:
     def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
         """Return the next events, waiting up to `wait_s` for one.
 
-        While it waits, the feed's thread gives each due event to `take`, which must not wait; accepted events are not
+        Meanwhile the feed's thread gives each due event to `take`, which must not wait; accepted events are not
         returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
         """
         found = self._look()
@@ -203,7 +203,7 @@ class Reader:
             self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
 
     def was_silent(self, place: int) -> bool:
-        """Return whether nothing was put since the last call."""
+        """Tell whether nothing was put since the last call."""
         if place in self._heard:
             self._heard.discard(place)
             return False
@@ -213,7 +213,7 @@ class Reader:
         return self._offsets[place]
 
     def _is_taken(self, take: Take, place: int, event: Event) -> bool:
-        """Give the event to `take` if it is due; False: the reader's thread must handle it."""
+        """Give a due event to `take`; False: the reader's thread must handle it."""
         if place not in self._open:
             return True
         known = self._offsets[place]
@@ -251,7 +251,6 @@ class Reader:
         return found
 
     def _look(self) -> list[Found]:
-        """Read the stored events of one request; the next call reads the others, so none is lost by an error."""
         for place in [*self._must_look]:
             if found := self._stored(place):
                 return found

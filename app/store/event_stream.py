@@ -15,7 +15,7 @@ ROWS = 64  # events of one call of the script, so that none keeps Redis busy for
 def commit_calls(
     keys: Keys, owner: str, events: list[tuple[str, Event]], mailbox: str, ttl_ms: int
 ) -> list[tuple[list[str], list[Any]]]:
-    """Make the calls of scripts/commit.lua that append each event to its request."""
+    """Make the calls of scripts/commit.lua for these events."""
     shared = [keys.active, keys.owned(owner), keys.unsettled, keys.mail(mailbox)]
     calls = []
     for first in range(0, len(events), ROWS):
@@ -38,7 +38,7 @@ def stored_texts(event: Event) -> tuple[str, str]:
 
 
 def committed(replies: list[list[Any]]) -> Committed:
-    """Join the replies of the calls: outcomes, and at the end of each the mailbox's depth."""
+    """Join the replies: outcomes, and at the end of each the mailbox's depth."""
     outcomes = [Outcome(outcome) for reply in replies for outcome in reply[:-1]]
     return Committed(outcomes, replies[-1][-1] if replies else 0)
 

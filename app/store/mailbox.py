@@ -18,7 +18,7 @@ MAX_WAITING = 10_000  # items a mailbox holds; beyond it the oldest are dropped
 
 
 class Mailboxes:
-    """All mailboxes of a deployment. Any thread may call; every method raises StoreUnavailable."""
+    """Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, lease_s: float) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Mailboxes:
         self._forgotten = Script(client, "forgotten")
 
     def post(self, mailbox: str, items: list[str]) -> bool:
-        """Put items in; True if no process attends, so that the caller must ring."""
+        """Put items in; True if the caller must ring."""
         return bool(self.post_all({mailbox: items}))
 
     def post_all(self, mail: dict[str, list[str]]) -> list[str]:
@@ -43,15 +43,15 @@ class Mailboxes:
         return [call[1][0] for call, ring in zip(calls, rung, strict=True) if ring]
 
     def attend(self, mailbox: str, holder: str) -> bool:
-        """Take the attending lease if it is free, only rung for, or already the holder's."""
+        """Take the attending lease if it is free, only rung for, or the holder's."""
         return bool(self._attend([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def renew(self, mailbox: str, holder: str) -> bool:
-        """Prolong the attending lease; False if it is lost."""
+        """Return False if the lease is lost."""
         return bool(self._renew([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def leave(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease if no item waits; False if items wait or it is lost."""
+        """Drop the lease; False if items wait or it is lost."""
         return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
 
     def release(self, mailbox: str, holder: str) -> bool:

@@ -27,14 +27,14 @@ class Outcome(StrEnum):
 
 
 class Committed(NamedTuple):
-    """A commit's outcomes, and the number of items that waited in its owner's mailbox."""
+    """A commit's outcomes, and the number of items in its owner's mailbox."""
 
     outcomes: list[Outcome]
     waiting: int
 
 
 class SentCommit(NamedTuple):
-    """A commit under way. `is_ready`: whether `read`, which is called once, would not have to wait.
+    """A commit under way. `is_ready`: whether `read`, which is called once, need not wait.
 
     `read` raises StoreUnavailable; whether the commit counted is then unknown.
     """
@@ -67,44 +67,40 @@ class Snapshot:
 
 
 class Requests(Protocol):
-    """The requests of a deployment, from admission to their end. Any thread may call.
-
-    With Redis every method raises StoreUnavailable.
-    """
+    """The requests of a deployment. Any thread may call; with Redis every method raises StoreUnavailable."""
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
-        """Store a new request; False if its id is known. `task` is a Celery task's context as JSON.
+        """Store a new request; False if its id is known. `task`: a Celery task's context as JSON.
 
         Raises QueueFull when `limit` requests are active.
         """
 
     def assign(self, request_id: str, owner: str, target: str = "") -> bool:
-        """Make `owner`, which verifies with the target of this id, the owner.
+        """Make `owner`, whose target has this id, the owner; a dead owner's loss is a strike, which a commit clears.
 
-        False if the request has a live owner, has ended, or has tokens of another target. Taking it from a dead owner
-        is a strike; a commit clears all strikes.
+        False if the request has a live owner, has ended, or has tokens of another target.
         """
 
     def target(self, request_id: str) -> str:
-        """Return the id of the last owner's target; empty before the first."""
+        """Return the id of the last owner's target, or an empty text."""
 
     def owned(self, owner: str) -> set[str]:
         """Return the ids of the owner's active requests."""
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        """Append each event to its request; `finish_reason` ends it. Each is committed or not on its own.
+        """Append each event to its request; `finish_reason` ends it. The same commit again counts once.
 
-        The same commit again counts once.
+        Each event is committed or not on its own.
         """
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Send a commit without waiting for its outcomes. `mailbox`: the owner's, whose depth comes with them."""
+        """Send a commit without waiting for its outcomes, which bring the depth of `mailbox`."""
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """Return the request as it is now. Raises NotFound."""
+        """Raises NotFound."""
 
     def events(self, request_id: str, offset: int) -> list[Event]:
         """Return the events past the first `offset` generated tokens; the first one starts exactly there.
@@ -113,25 +109,25 @@ class Requests(Protocol):
         """
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Return whether the request has ended, waiting up to about `wait_s` for it. Raises NotFound."""
+        """Tell whether the request has ended, waiting up to about `wait_s`. Raises NotFound."""
 
     def orphans(self, count: int = 100) -> list[Orphan]:
-        """List active requests without a live owner, the oldest first."""
+        """The oldest come first."""
 
     def active(self) -> int:
-        """Count the requests that have not ended."""
+        """Count the active requests."""
 
     def unsettled(self) -> list[str]:
-        """List the requests, running ones included, whose task has no result yet, the oldest first."""
+        """List the requests whose task has no result yet, the oldest first."""
 
     def task(self, request_id: str) -> str | None:
         """Return the `task` of `create`, if any."""
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Claim to settle this request for `ttl_s`; False if it is settled or claimed."""
 
     def settled(self, request_id: str) -> None:
-        """Record that the task has its result."""
+        """The task has its result."""
 
 
 def final_status(reason: FinishReason) -> Status:
@@ -168,10 +164,7 @@ _FINAL = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A live process as its last heartbeat described it.
-
-    The entries of `info` that Paceline reads are of the expected types.
-    """
+    """A live process by its last heartbeat. The entries of `info` that Paceline reads are of the expected types."""
 
     kind: str
     name: str

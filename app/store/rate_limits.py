@@ -23,7 +23,7 @@ RESERVED_S = 10.0  # a place's time to live while its request is admitted; a web
 
 
 class RateLimits:
-    """The bounds of API keys; a key without bounds costs no round trip. Any thread may call."""
+    """A key without bounds costs no round trip. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:
         self._client = client

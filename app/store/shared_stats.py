@@ -19,7 +19,7 @@ MAX_FIELDS = 16_384  # of a group
 
 
 class SharedStatsStore:
-    """The sums of all groups, in Redis. Any thread may call; every method raises StoreUnavailable."""
+    """Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
         self._client = client
@@ -32,7 +32,7 @@ class SharedStatsStore:
         return _sums(cast(dict[str, str], self._client.hgetall(self._keys.sums(group))))
 
     def merge(self, group: str, writer: str, batch: int, changes: Mapping[str, Change]) -> dict[str, list[float]]:
-        """Add a batch, and return the sums of its fields afterwards.
+        """Add a batch, and return the sums of its fields.
 
         A writer's batches in a group count up from 1; one that is sent again counts once.
         """
@@ -52,14 +52,11 @@ class SharedStats(Protocol):
     def groups(self) -> Iterable[str]: ...
 
     def changes(self, group: str) -> dict[str, Change]:
-        """Take the changes since the last call, as (kept, added) by field; they stay known here."""
+        """Take the changes since the last call, as (kept, added) by field."""
         ...
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Replace fields by the store's sums, which include all that `changes` gave so far.
-
-        What was learnt since then is added.
-        """
+        """Replace fields by the store's sums, and add what was learnt since `changes`."""
         ...
 
 
@@ -76,7 +73,7 @@ class StatsExchange:
         self._beaten_s = float("-inf")
 
     def beat(self) -> None:
-        """Write changes and read the others', at most once in WRITE_EVERY_S. Raises StoreUnavailable."""
+        """Exchange at most once in WRITE_EVERY_S. Raises StoreUnavailable."""
         now = time.monotonic()
         if now - self._beaten_s < WRITE_EVERY_S:
             return
@@ -86,7 +83,7 @@ class StatsExchange:
             self._write(group)
 
     def close(self) -> None:
-        """Write all changes before the process ends. Raises StoreUnavailable."""
+        """Write all changes. Raises StoreUnavailable."""
         for group in list(self._learnt.groups()):
             self._write(group)  # again what may not have arrived,
             self._write(group)  # then what was learnt since

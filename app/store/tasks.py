@@ -43,7 +43,7 @@ class WaitingRoom:
         self._client.lrem(self._lists[priority], 1, item)
 
     def before(self, priority: str) -> int:
-        """Count the items that go before a new one of this priority."""
+        """Count the items before a new one of this priority."""
         return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class WaitingRoom:
 
 
 class ProgressStore:
-    """The progress of tasks, written where Celery looks for it. Every method raises StoreUnavailable."""
+    """The progress of tasks, where Celery looks for it. Every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class ProgressStore:
         self._tell = Script(client, "tell")
 
     def tokens(self, request_ids: Sequence[str]) -> dict[str, int]:
-        """Count the generated tokens of those requests that are active."""
+        """Count the generated tokens of active requests."""
         pipe = self._client.pipeline(transaction=False)
         for request_id in request_ids:
             pipe.hmget(self._keys.request(request_id), "status", "length")

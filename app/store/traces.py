@@ -32,7 +32,7 @@ class TraceSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """An addition to a timeline: spans, and facts by name (JSON each) that replace known ones."""
+    """Additions: spans, and facts by name (JSON each) that replace known ones."""
 
     name: str
     facts: Mapping[str, str]
@@ -44,7 +44,7 @@ def trace_name(request_id: str) -> str:
 
 
 class Traces:
-    """The timelines of the `most` latest requests, in Redis. Any thread may call."""
+    """The timelines of the `most` latest requests. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, most: int = MOST_REQUESTS) -> None:
         self._client = client
@@ -63,7 +63,7 @@ class Traces:
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
 
     def recent(self, count: int) -> dict[str, dict[str, str]]:
-        """Return the facts of the latest requests, by name."""
+        """Return the latest requests' facts, by name."""
         names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
         pipe = self._client.pipeline(transaction=False)
         for name in names:

@@ -309,7 +309,6 @@ class Verifier:
         return done
 
     def _request_drafts(self, sequences: list[Sequence]) -> list[DraftJob]:
-        """Ask for drafts; prompts may be read while sequences wait."""
         prompts_s = 0.0
         if len(self.sequences) > len(sequences):
             prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
@@ -317,7 +316,6 @@ class Verifier:
         return self.speculation.request_drafts(sequences, self._policy, prompts_s)
 
     def _settle(self) -> list[DraftJob]:
-        """Read the last commit's outcomes; drop sequences that ended or are lost."""
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
@@ -336,7 +334,6 @@ class Verifier:
         return jobs
 
     def _end(self, sequence: Sequence) -> list[DraftJob]:
-        """Drop a sequence; return the last jobs for its replicas."""
         if not self._runs(sequence):
             return []  # released since then
         jobs = self.speculation.final_jobs(sequence)
@@ -357,7 +354,6 @@ class Verifier:
         return self.sequences.find(sequence.record.id) is sequence
 
     def _advance(self, done: _Uncommitted) -> None:
-        """Report the verdicts, and let each sequence go on behind its own."""
         for observer in self._observers:
             observer.on_verdict(done.step)
         accept = self.target.accept

@@ -65,7 +65,6 @@ class DisconnectWatcher:
             self._calls.discard(call)
 
     def _cancel(self, request_id: str) -> bool:
-        """Cancel a request; False if it must be tried again."""
         try:
             self._deployment.requests.end(request_id, FinishReason.CANCELLED)
         except NotFound:

@@ -18,10 +18,7 @@ OPERATION = "operation"  # the attribute of a view function
 
 @dataclass(frozen=True)
 class Operation:
-    """Describe a route for the OpenAPI document, as a decorator of its view.
-
-    Method, path and path parameters are the route's own.
-    """
+    """Describe a route for the OpenAPI document, as a decorator of its view."""
 
     summary: str
     answers: Mapping[int, type[BaseModel] | None]  # by status; None: a stream alone
@@ -74,7 +71,7 @@ class Client:
     environ: Mapping[str, Any]
 
     def writer(self) -> Writer | None:
-        """Return the response's writer; None if the server has none, or a write might wait for a slow client."""
+        """Return the response's writer, unless the server has none or a write might wait for a slow client."""
         found: Writer | None = self.environ.get(WRITER)
         return found if found is not None and found.is_free() else None
 

@@ -52,13 +52,10 @@ class GenerateBody(GenerateRequest):
     wait: bool = True
 
     def request(self) -> GenerateRequest:
-        """Return the request alone, without validating it again."""
         return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})
 
 
 class Accepted(Message):
-    """Where to find a running request."""
-
     id: str
     url: str
     stream_url: str
@@ -130,7 +127,7 @@ def _own(deployment: Deployment, request_id: str) -> Snapshot:
 
 
 def _offset() -> int:
-    """Read the offset to resume at; a reconnecting EventSource repeats its URL and adds an id."""
+    """A reconnecting EventSource repeats its URL and adds an id."""
     text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequest("offset", "must be a number of tokens")

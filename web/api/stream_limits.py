@@ -14,8 +14,6 @@ from app.errors import TooManyReaders
 
 
 class StreamLimits:
-    """Count the streams of one process, by request and by tenant."""
-
     def __init__(self, most: int, each: int) -> None:
         """Allow `most` streams beside the first of each request, at most `each` for one tenant."""
         self._most, self._each = most, each

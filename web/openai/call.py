@@ -141,7 +141,6 @@ def _failure(reason: FinishReason | None, error: str | None) -> str:
 
 
 def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:
-    """Sum the usage of a call; `committed`: each text's tokens, and its statistics."""
     each = len(call.records) // call.prompts
     prompt = sum(len(record.prompt_ids) for record in call.records[::each])
     completion = sum(tokens for tokens, _ in committed)

@@ -39,7 +39,6 @@ def _listed(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    """Turn a boolean into speculation on or off, without bounds."""
     return {"enabled": value} if isinstance(value, bool) else value
 
 

@@ -8,8 +8,6 @@ Reason = Literal["stop", "length"]
 
 
 class TopLogprob(BaseModel):
-    """A likely token. `bytes`: its part of the text in UTF-8, spelled out in `token` if need be."""
-
     token: str
     logprob: float
     bytes: list[int] | None
@@ -22,23 +20,17 @@ class TokenLogprob(TopLogprob):
 
 
 class ChatLogprobs(BaseModel):
-    """Log-probabilities of the tokens of a text or of a part of it."""
-
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class Message(BaseModel):
-    """The assistant's message."""
-
     role: Literal["assistant"] = "assistant"
     content: str
     refusal: None = None
 
 
 class ChatChoice(BaseModel):
-    """One of the texts."""
-
     index: int
     message: Message
     logprobs: ChatLogprobs | None
@@ -62,8 +54,6 @@ class Usage(BaseModel):
 
 
 class CompletionBase(BaseModel):
-    """The fields of all answers."""
-
     id: str
     created: int
     model: str
@@ -86,8 +76,6 @@ class Delta(BaseModel):
 
 
 class ChatChunkChoice(BaseModel):
-    """A part of one of the texts."""
-
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
@@ -112,8 +100,6 @@ class CompletionLogprobs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """One of the texts, or in a stream a part of it."""
-
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -129,8 +115,6 @@ class Completion(CompletionBase):
 
 
 class Model(BaseModel):
-    """The target."""
-
     id: str
     object: Literal["model"] = "model"
     created: int

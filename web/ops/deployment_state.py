@@ -28,7 +28,6 @@ class DeploymentState:
         return [node for node in self.nodes if node.kind == kind]
 
     def total(self, metric: Metric) -> float:
-        """Sum all series of a counter."""
         return sum(sums[0] for (name, _), sums in self.sums.items() if name == metric.name)
 
     def by_label(self, metric: Metric) -> dict[str, float]:
@@ -37,7 +36,7 @@ class DeploymentState:
         return {labels[0]: total for labels, total in sorted(found.items()) if len(labels) == 1}
 
     def histogram(self, metric: Metric) -> list[float]:
-        """Return one count a bucket, then the sum of all values, of a histogram without labels."""
+        """Return one count a bucket, then the sum of all values."""
         return self.sums.get((metric.name, ()), [0.0] * metric.size)
 
 

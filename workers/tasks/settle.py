@@ -49,10 +49,7 @@ class ResultSettler(HeartbeatTask):
         self.catch_up()
 
     def settle(self, request_id: str) -> None:
-        """Store the result and send the callbacks, if the request has ended and is not settled.
-
-        An error is logged and the request tried again: others wait behind it.
-        """
+        """Store the result and send the callbacks, if the request has ended and is not settled; log errors."""
         try:
             self._settle(request_id)
         except Exception:  # callbacks are other services' signatures: they may raise anything

@@ -25,8 +25,6 @@ WORKERS = ("verify", "draft", FUSE, "control")  # kinds whose busy time is load
 
 
 class Tick(Message):
-    """One tick: a line of the log."""
-
     now_s: float  # wall clock
     load: Load
     before: Policy

@@ -82,7 +82,6 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _is_dealt_with(self, item: str, has_room: bool) -> bool:
-        """Admit it, or end it; False if there is no room yet."""
         waiting = json.loads(item)
         if waiting["id"] in worker_state.revoked:
             self._results.revoked(_context(waiting), REVOKED)
@@ -115,7 +114,6 @@ class WaitingTasks(HeartbeatTask):
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    """Return whether the time that the sender set (`expires`) is over."""
     expires = json.loads(waiting["task"]).get("expires")
     return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
 

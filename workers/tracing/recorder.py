@@ -40,7 +40,6 @@ class Recorder:
         self._request_ids = tuple(request_ids)
 
     def end_work(self) -> None:
-        """Record the piece of work under way, if it has requests."""
         if self._request_ids:
             self.record(WorkSpan(self._kind, self._start_s, time.time(), self._request_ids))
 

@@ -7,7 +7,7 @@ from app.verifier.metrics import RequestProgress
 
 
 class WorkSpan(NamedTuple):
-    """A piece of work on requests, named by the kind of its worker; seconds of the wall clock."""
+    """A piece of work on requests; seconds of the wall clock."""
 
     name: str
     start_s: float

@@ -245,7 +245,6 @@ def _shape(weight: Weight) -> tuple[int, int]:
 
 
 def _kind(weight: Weight) -> str:
-    """Return the type in which a weight is packed."""
     kind, depth = _stored(weight)[0], _shape(weight)[1]
     return kind if kind in FORMATS and depth % FORMATS[kind].depth == 0 else "F32"
 

@@ -135,7 +135,6 @@ def _attention(
     layout: Layout | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Write the rows' keys and values to their slots, and attend to the sequences' pages; (1, T, H, D)."""
     if layout is None:
         raise ModelRefused("the model does not pass extra arguments to its attention layers")
     if s_aux is not None:

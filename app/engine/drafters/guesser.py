@@ -96,7 +96,6 @@ class ModelGuesser:
         return found
 
     def _chains(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Guess for entries that need no noise, by the compiled forward."""
         if not works or not isinstance(self.model, FusedForward):
             return []
         packed = plan(works, self._runner.kv)

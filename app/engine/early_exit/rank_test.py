@@ -92,7 +92,6 @@ def _rows(head: Weight, tokens: np.ndarray) -> np.ndarray:
 
 
 def _weight(target: Path, names: tuple[str, ...]) -> Weight:
-    """Return the first of these weights that exists. Raises ModelRefused."""
     weights = Stored(target)
     for name in names:
         if name in weights:

@@ -1,9 +1,8 @@
 """Drop rows in the middle of a forward: tree nodes that the target will almost surely reject.
 
-At a checkpoint, after some of the layers, each node's token is tested against the hidden state of its parent; a node
-that fails leaves, and all nodes below it. A right node that leaves costs its accepted tokens only: the walk ends at
-its parent, whose row gives the target's own token (design D1). KV slots that a dropped row leaves unwritten lie beyond
-what is accepted.
+At a checkpoint each node's token is tested against the hidden state of its parent; a node that fails leaves, and all
+nodes below it. The walk then ends at its parent, whose row gives the target's own token (design D1). KV slots that a
+dropped row leaves unwritten lie beyond what is accepted.
 """
 
 from typing import NamedTuple, Protocol
@@ -83,7 +82,6 @@ class RowPruner:
         return ExitReport(self.took_s, tuple(self._left))
 
     def _drop(self, rejected: list[bool]) -> list[int]:
-        """Take out the rejected nodes, and all below them; return their rows."""
         gone: set[int] = set()
         for node, is_rejected in zip(self._nodes, rejected, strict=True):  # parents stand before their children
             if is_rejected or node.parent in gone:

@@ -1,9 +1,7 @@
-"""Capture steps of a few fixed numbers of rows at the start, and replay them: hundreds of kernels then cost one
-launch.
+"""Capture steps of a few fixed numbers of rows at the start, and replay them: hundreds of kernels cost one launch.
 
-A step runs in the smallest tier that holds it, or eagerly. Attention works off a list, by a fixed number of programs,
-so only rows tell tiers apart. All are captured on one stream, into one pool, the largest first: torch's allocator
-reuses a block only on its own stream.
+A step runs in the smallest tier that holds it, or eagerly. All tiers are captured on one stream, into one pool, the
+largest first: torch's allocator reuses a block only on its own stream.
 """
 
 from collections.abc import Callable

@@ -105,7 +105,6 @@ def _load(
 
 
 def _stretched(work: BatchEntry) -> BatchEntry:
-    """Turn a few tokens into a chain below the first, so that all rows are wanted."""
     if not work.final or not 1 < len(work.tokens) <= FEW:
         return work
     first, *rest = work.tokens

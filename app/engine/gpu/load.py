@@ -66,7 +66,6 @@ def checked_weights(model: "PreTrainedModel") -> Weights:
 
 
 def _distance(model: "PreTrainedModel", weights: Weights) -> float:
-    """Return the mean distance of some tokens' logits from those of the modules."""
     sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
     pages = -(-CHECK_TOKENS // PAGE_TOKENS)
     kv_bytes = pages * PAGE_TOKENS * weights.token_bytes

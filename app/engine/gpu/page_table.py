@@ -16,8 +16,6 @@ from app.state import BatchEntry, CachedSequence
 
 @dataclass(slots=True)
 class _Row:
-    """A sequence's row, of which the first `known` entries are written."""
-
     sequence: CachedSequence  # kept, so that no other gets its id
     index: int
     known: int

@@ -169,7 +169,6 @@ class DeviceRunner(TabledRunner):
         self._keep(work, below + len(path))
 
     def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> "tuple[torch.cuda.Event | float, StepOutput]":
-        """Run the step, behind the moves of the last one; return when it began, and its result."""
         table, moves = self.page_table, self._moves.waiting
         layout = layout_of(works, self._method.cut, table.update(works))
         size = layout.size(len(moves), len(table.changes))
@@ -294,7 +293,7 @@ def _likely(
     edited: EditedRows | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
-    """Return each wanted row's log-probabilities, in one more launch, two if rows are edited."""
+    """Takes one more launch, two if rows are edited."""
     tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
@@ -311,7 +310,7 @@ def _likely(
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:
-    """Raise ValueError for a token or position outside the tables: the kernels do not check."""
+    """Raise ValueError for a token or position outside the tables."""
     for work in works:
         ids = work.tokens + work.tree.tokens
         if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):

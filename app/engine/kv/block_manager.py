@@ -57,7 +57,6 @@ class PagedRunner:
         self.release(work.sequence)
 
     def _keep(self, work: BatchEntry, cached: int) -> None:
-        """Let the cache cover `cached` of the sequence's tokens, and name its full pages."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached
         if self.pool.trim(sequence.pages, cached):

@@ -106,5 +106,4 @@ def _reading(one: float | None, many: float | None, wide: float | None, width: i
 
 
 def _bare(took_s: float, reading_s: float) -> float:
-    """Return a step's seconds without contexts; half of it at least."""
     return max(took_s / 2, took_s - reading_s)

@@ -79,7 +79,6 @@ def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Calla
 
 
 def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
-    """Time the same few rows over a short and a long context, reserved and not computed."""
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()

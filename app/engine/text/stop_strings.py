@@ -88,5 +88,4 @@ def _stop_at(text: str, stop: Sequence[str]) -> int | None:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Count the characters at the text's end that could begin the stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)

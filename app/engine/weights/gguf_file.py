@@ -131,7 +131,6 @@ def readers(file: Path) -> dict[str, Callable[[], Weight]]:
 
 
 def _name(stored: str) -> str | None:
-    """Return the module's name of a tensor, if a module holds it."""
     stem, _, kind = stored.rpartition(".")
     if stem in WHOLE:
         return f"{WHOLE[stem]}.{kind}"

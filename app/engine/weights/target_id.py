@@ -37,7 +37,6 @@ def _on_device(device: str, settings: Settings) -> list[object]:
 
 
 def _contents(folder: Path, home: Path) -> str:
-    """Return a digest of the model's files, which is kept."""
     file = home / "known" / f"contents-{digest([folder])}.txt"
     if (known := read_cached(file, str)) is not None:
         return known

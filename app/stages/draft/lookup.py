@@ -94,7 +94,6 @@ class Lookup:
         return _Text(row)
 
     def _leave(self, request_id: str, batch: "_Batch") -> None:
-        """Drop a text; its row is free once the batch is looked up."""
         text = self._texts.pop(request_id)
         self._held_tokens -= text.end
         batch.left.append(text.row)

@@ -135,7 +135,6 @@ def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phr
 
 
 def _tables(store: np.ndarray, vocab_size: int, kept: Path | None) -> PhraseTables:
-    """Return a store's tables, from below `kept` where that can be read and written."""
     if kept is None:
         return phrase_tables(store.astype(np.int64), vocab_size)
     parts = (MADE_BY.read_bytes(), str((vocab_size, store.dtype)).encode(), store.tobytes())

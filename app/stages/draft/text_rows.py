@@ -41,7 +41,6 @@ def _with_rows(arrays: Iterable[np.ndarray], rows: int) -> list[np.ndarray]:
 
 
 def _larger(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Copy an array into a larger one; untouched memory takes none."""
     larger = np.zeros(shape, values.dtype)
     larger[tuple(map(slice, values.shape))] = values
     return larger

@@ -100,7 +100,6 @@ def _add_part(
 
 
 def _integers(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
-    """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
     dot = _DOTS[instructions()]
     sums = [ir.Constant(_INTS, [0] * LANES)] * len(of)
     lines = 8 if form.is_nibbles else 4
@@ -146,7 +145,6 @@ def _pairs_of(b: ir.IRBuilder, w: Any, x: Any) -> Any:
 
 
 def _any(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
-    """Compute `_vnni` by ordinary multiplications."""
     for shift in range(24, -8, -8):
         up, down = ir.Constant(_INTS, [24 - shift] * LANES), ir.Constant(_INTS, [24] * LANES)
         sums = b.add(sums, b.mul(b.lshr(b.shl(w, up), down), b.ashr(b.shl(x, up), down)))

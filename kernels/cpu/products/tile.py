@@ -149,7 +149,6 @@ def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums
 
 
 def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
-    """Prefetch what lies AHEAD of `size` bytes at each place."""
     for where in places:
         for offset in range(0, size, LINE):
             prefetch(b, b.add(where, integer(AHEAD + offset)))
