@@ -69,7 +69,6 @@ def _batch_tokens(load: Load, policy: Policy) -> int:
 
 
 def _wait_s(load: Load, policy: Policy) -> float:
-    """Return a longer wait where both drafts and steps are slow."""
     slowest = max((one.draft_wait_s for one in load.verifiers if one.step_s >= one.draft_wait_s), default=0.0)
     if 0.5 * policy.draft_wait_s <= 1.5 * slowest <= policy.draft_wait_s:
         return policy.draft_wait_s

@@ -55,8 +55,6 @@ class Record(Message):
 
 
 class DrafterStats(Message):
-    """Count verified and accepted tokens."""
-
     drafted: int = 0
     accepted: int = 0
 
@@ -250,8 +248,6 @@ class Timing(Message):
 
 
 class SpeculationReport(Message):
-    """Report a request's speculation; `mean_accepted_length` is tokens committed a target step."""
-
     rounds: int
     drafted: int
     accepted: int

@@ -27,9 +27,8 @@ SentPath = tuple[str, SharedPath]  # a drafter node's mailbox, and a path that i
 
 
 def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[SentTree]]:
-    """Draft for each sequence's newest job, and fuse where this node alone drafts.
-
-    Returns drafts for another fuser, and the trees.
+    """Draft for each sequence's newest job, and fuse where this node alone drafts; return other fusers' drafts, and
+    the trees.
     """
     newest = [*{job.request_id: job for job in jobs}.values()]
     fused_here = [job for job in newest if job.fuser == node.mailbox]
@@ -42,10 +41,7 @@ def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) ->
 
 
 def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> tuple[list[SentPath], list[SentTree]]:
-    """Take in mail; fuse the rounds that are complete or due.
-
-    Returns the paths that nodes are to guess on, and the trees.
-    """
+    """Take in mail; return the paths that nodes are to guess on, and the trees of complete or due rounds."""
     guesses: list[TokenGuess] = []
     for message in messages:
         fuser.expect(message.jobs, now_s)
@@ -56,10 +52,7 @@ def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> 
 
 
 def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[list[DraftJob], list[SentTree]]:
-    """Draft and fuse for the jobs of model-free drafters, which go to the verifier's own mailbox.
-
-    Returns the jobs for others, and the trees.
-    """
+    """Run the jobs of model-free drafters, to the verifier's own mailbox; return the jobs for others, and the trees."""
     here: list[DraftJob] = []
     away: list[DraftJob] = []
     for job in jobs:
@@ -75,11 +68,9 @@ def run_round(
 ) -> None:
     """Run a verifier's part of a round: commit a step while the next one runs.
 
-    The jobs are posted first. Where one half of the sequences drafts while the other is verified, the other half's
-    step is launched before drafting. `draft` returns the jobs for others, and trees; `post` sends jobs; `now` is the
-    wall clock.
-
-    Raises StoreUnavailable; the next round goes on from there.
+    The jobs are posted first. Where halves alternate, the other half's step is launched before drafting. `draft`
+    returns the jobs for others, and trees; `post` sends jobs; `now` is the wall clock. Raises StoreUnavailable; the
+    next round goes on from there.
     """
     jobs = verifier.collect()
     if not verifier.speculation.is_together:

@@ -79,7 +79,6 @@ class Tree(msgspec.Struct, gc=False):
         return self.parents == CHAIN[: len(self.parents)]
 
     def main_branch(self) -> list[int]:
-        """List the nodes along first children."""
         if self.is_chain:
             return [*range(1, len(self.parents) + 1)]
         branch: list[int] = []
@@ -115,7 +114,6 @@ class Tree(msgspec.Struct, gc=False):
         return None
 
     def walk(self, tokens: Listed[int]) -> Walk:
-        """Follow the target's tokens from the root."""
         path: list[int] = []
         alternatives: list[list[int]] = [[]] if tokens else []
         places = {0: 0} if tokens else {}  # by the root and each right node: the place of its children
@@ -157,7 +155,6 @@ class Tree(msgspec.Struct, gc=False):
         )
 
     def of(self, drafters: Collection[str]) -> "Tree":
-        """Keep the nodes that any of these drafters proposed."""
         if self._lone_proposer() in drafters:
             return self
         theirs = frozenset(drafters)
@@ -170,7 +167,6 @@ class Tree(msgspec.Struct, gc=False):
         return proposers[0][0] if is_lone else None
 
     def cut(self, nodes: int) -> "Tree":
-        """Keep the first `nodes` nodes."""
         if nodes >= len(self.tokens):
             return self
         return Tree(

@@ -72,8 +72,6 @@ class Compiled:
 
 
 class NoGPU:
-    """A driver of Triton's without a GPU."""
-
     def __init__(self, capability: int) -> None:
         self.capability = capability
 

@@ -44,7 +44,6 @@ def blueprint(app: Flask, settings: Settings) -> Blueprint:
 
 
 def document(app: Flask, settings: Settings) -> dict[str, Any]:
-    """Make an OpenAPI 3.1 document of the app's API routes."""
     rules = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith(APIS)]
     operations = [(rule, _operation(app, rule)) for rule in rules]
     refs, schemas = _schemas([operation for _, operation in operations])

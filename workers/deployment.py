@@ -57,8 +57,6 @@ MOST_ADMISSIONS = 4096  # between two heartbeats
 
 
 class Deployment:
-    """The stores and mailboxes of a deployment, and what submits requests."""
-
     def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
         assert settings.redis_url is not None  # make_celery has refused that
         self._client = client = connect(settings.redis_url)

@@ -26,7 +26,6 @@ class RoleService:
         self.heartbeat.begin(self.tasks)
 
     def ring(self, mailbox: str) -> None:
-        """Serve a mailbox whose doorbell rang; ignore an unknown one."""
         if mailbox in self.doorbells:
             self.doorbells[mailbox]()
 

@@ -42,12 +42,10 @@ CHUNK_TOKENS = {"cpu": 0, "cuda": 2048}  # of prompts in a step at least; 0: wha
 
 
 def max_sequences(settings: Settings) -> int:
-    """Return the sequences that a verifier runs at once. Raises ModelRefused."""
     return settings.max_sequences or MAX_SEQUENCES[device_of(settings).type]
 
 
 def forget_files(*folders: Path) -> None:
-    """Free what was kept while these models were loaded."""
     packed_once.cache_clear()  # its key is the embedding as its file has it
     end_loading(*folders)
 

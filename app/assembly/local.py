@@ -21,8 +21,6 @@ MAILBOX = "local"
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Models and measurements that several pipelines in one process share."""
-
     runner: AnyRunner
     costs: str  # step costs as JSON: each pipeline corrects its own
     guessers: Mapping[str, AnyGuesser]  # by drafter

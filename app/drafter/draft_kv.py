@@ -16,9 +16,7 @@ MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 
 
 class Guesser(Protocol):
-    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Reserve pages for the entry's tokens and `ahead` guesses."""
-        ...
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool: ...
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Guess up to `depth` tokens; end when no chain's survival is at least `floor`. Raises ArithmeticError."""

@@ -37,7 +37,6 @@ class DraftPath:
 
     @property
     def can_run_ahead(self) -> bool:
-        """Tell whether the next round could use a further step."""
         room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
         return room > 0 and len(self._steps) < self._furthest and self._survival >= self.least_survival
 
@@ -51,7 +50,6 @@ class DraftPath:
         self._limit = self._furthest
 
     def take(self, steps: Iterable[DraftStep], drafters: tuple[DraftKV, ...]) -> None:
-        """Append steps; only `drafters`, which guessed them, go on."""
         before = len(self.tokens)
         self.drafters = drafters
         for step in steps:
@@ -62,7 +60,6 @@ class DraftPath:
             drafter.advance(self.id, self.tokens[before:])
 
     def after(self, tokens: list[int]) -> list[DraftStep]:
-        """Return the steps beyond these tokens, if it begins with them."""
         if len(tokens) < self.start or self.tokens[: len(tokens)] != tokens:
             return []
         return self._steps[len(tokens) - self.start :]

@@ -29,7 +29,6 @@ def fused_step(guesses: Mapping[str, Guess]) -> DraftStep:
 
 
 def drafts_of(request_id: str, base: int, steps: list[DraftStep]) -> list[Draft]:
-    """Make every drafter's draft of the steps after `base`."""
     names = dict.fromkeys(name for step in steps for name in step.guesses)
     return [_draft(request_id, base, name, steps) for name in names]
 
@@ -45,7 +44,6 @@ class _Node:
 
 
 def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Draft:
-    """Make one drafter's draft, likeliest nodes first, parents before children."""
     nodes: list[_Node] = []
     survival, used = 1.0, 0
     for depth, step in enumerate(steps, start=1):

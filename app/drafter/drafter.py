@@ -71,7 +71,6 @@ class DrafterNode:
         ]
 
     def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:
-        """Guess the next tokens of shared paths, after taking in `paths`."""
         for path in paths:
             self._shared.receive(path)
         return self._shared.guess()

@@ -75,7 +75,6 @@ class Replicas:
         return context
 
     def remove(self, request_id: str) -> None:
-        """Drop a sequence's replica, here and in the drafters."""
         self._drop(request_id)
         for drafter in self.drafters:
             drafter.remove(request_id)

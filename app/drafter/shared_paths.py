@@ -51,7 +51,6 @@ class SharedPaths:
             self._paths.popitem(last=False)
 
     def receive(self, message: SharedPath) -> None:
-        """Go on from this path, if it is longer."""
         path = self._paths.get(message.request_id)
         if path and path.base == message.base and len(message.tokens) > len(path.tokens):
             path.tokens, path.survival = message.tokens, message.survival

@@ -61,7 +61,6 @@ class TokenFusion:
         self._paths.pop(request_id, None)
 
     def _start(self, context: Context, names: Collection[str]) -> DraftPath:
-        """Begin a path with the last one's steps beyond the context."""
         length = len(context.tokens) + context.max_draft_tokens
         able = tuple(each for each in self._drafters if each.name in names and length <= each.max_context)
         last = self._paths.pop(context.request_id, None)

@@ -11,8 +11,6 @@ from app.state import CachedSequence
 
 
 class TokenHistory(Listed[int]):
-    """A sequence's tokens and those after them, copied only when read."""
-
     __slots__ = ("_added", "_known")
 
     def __init__(self, known: Listed[int], added: Listed[int]) -> None:

@@ -19,7 +19,6 @@ def choice_of(sampling: Sampling) -> Choice:
 
 
 def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: np.ndarray | None) -> Row:
-    """Translate all parameters for the row whose token stands at `position`."""
     s = sampling
     return Row(
         choice_of(s),
@@ -34,7 +33,6 @@ def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: n
 
 
 def is_shaped(sampling: Sampling) -> bool:
-    """Tell whether bias, penalties or allowed tokens change the logits."""
     return bool(is_penalised(sampling) or sampling.logit_bias or sampling.allowed_token_ids)
 
 

@@ -14,8 +14,6 @@ MAX_EARLY_EACH = 32  # such drafts of one round
 
 @dataclass(slots=True)
 class FuseRound:
-    """A job, its context, and the drafts received, by drafter."""
-
     job: DraftJob
     context: Context
     drafts: dict[str, Draft]

@@ -70,8 +70,6 @@ class _Path:
 
 
 class TokenSharing:
-    """The shared paths of one fuser's open rounds."""
-
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._paths: dict[str, _Path] = {}
@@ -103,7 +101,6 @@ class TokenSharing:
         return path is None or path.is_done
 
     def close(self, job: DraftJob) -> list[Draft]:
-        """Drop the job's path; return its drafts."""
         path = self._paths.pop(job.request_id, None)
         return [] if path is None else drafts_of(job.request_id, job.base, path.steps)
 

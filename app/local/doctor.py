@@ -47,8 +47,6 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check; `mend`: what to do about it."""
-
     level: Level
     text: str
     mend: str = ""

@@ -34,7 +34,6 @@ def measure_interference(verify: Work, draft: Work, sides: Partition, alone: Par
 
 
 def _seconds(work: Work, side: Side, beside: tuple[Work, Side] | None = None) -> float:
-    """Time a call, while the work of `beside` repeats in another thread."""
     done = threading.Event()
 
     def load(other: Work, other_side: Side) -> None:

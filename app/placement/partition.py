@@ -38,9 +38,7 @@ class Partition(NamedTuple):
 
 
 class Threaded(Protocol):
-    def work_with(self, threads: int) -> None:
-        """Use so many threads from the next pass on."""
-        ...
+    def work_with(self, threads: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +81,6 @@ def divided_cores(count: int, verify: Iterable[Threaded] = (), draft: Iterable[T
 
 
 def within(settings: Settings, sides: Partition) -> Settings:
-    """Limit the threads of each side to its cores."""
-
     def most(threads: int, side: Side) -> int:
         return min(threads, len(side.places)) if side.unit == "cores" else threads
 

@@ -30,8 +30,6 @@ class Splits(Protocol):
 
 
 class FixedSplits:
-    """One division or none."""
-
     def __init__(self, units: int = 0) -> None:
         self.all = in_turn_and_at_once(units, [units])
 
@@ -40,8 +38,6 @@ class FixedSplits:
 
 
 class PreparedSplits:
-    """Divisions of one process's machine; each side enters the present one."""
-
     def __init__(self, divisions: Mapping[int, Partition]) -> None:
         """`divisions`: by the units that drafting has for itself, 0 first."""
         self.all = in_turn_and_at_once(0, [units for units in divisions if units])
@@ -62,5 +58,4 @@ class PreparedSplits:
 
 
 def in_turn_and_at_once(in_turn: int, at_once: Iterable[int]) -> tuple[Split, ...]:
-    """List both sides in turn with `in_turn` units for drafting, then at once with each of `at_once`."""
     return (Split(in_turn, False), *(Split(units, True) for units in at_once))

@@ -27,12 +27,12 @@ def compose(
     is_together: bool = True,
     selection: BatchSelection = PACE,
 ) -> list[BatchEntry]:
-    """Compose the next batch of at most `max_batch_tokens` rows, empty if all wait for trees (see `wait_s`).
+    """Compose the next batch of at most `max_batch_tokens` rows, empty if all wait for trees.
 
-    `sequences` come oldest first, as the entries do. Running ones get their rows before prompts, for which a chunk or
-    half of the step is kept free (`app.scheduler.prefill`); trees get what is left. Suspects run alone, in turn with
-    the others. With `is_together` the running sequences go in one batch, so while one waits only prompts are read;
-    else the half that waited longest goes where all could. `now_s`: wall clock.
+    `sequences` and entries come oldest first. Running ones get their rows before prompts, for which a chunk or half of
+    the step is kept free; trees get what is left. Suspects run alone, in turn with the others. With `is_together` the
+    running sequences go in one batch, so while one waits only prompts are read; else the half that waited longest goes
+    where all could. `now_s`: wall clock.
     """
     decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
     going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
@@ -103,7 +103,6 @@ def _is_ready(sequence: Sequence, now_s: float) -> bool:
 
 
 def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
-    """Choose the unsuspected or one suspect, whichever waited longest."""
     if not suspects or not ready:
         return ready
     first = min(ready, key=lambda s: (_last_s(s), s.record.id))

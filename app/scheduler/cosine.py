@@ -35,8 +35,6 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A ready sequence."""
-
     length: int  # its tokens
     rows: int  # without candidates
     since_s: float  # wall clock when it began to wait
@@ -52,7 +50,6 @@ class BatchPrice:
     is_pipelined: bool = False
 
     def seconds(self, verify_s: float, batch: int, depth: int) -> float:
-        """Return T of trees of `depth`."""
         draft_s = self.draft_s(batch, depth)
         return max(verify_s, draft_s) if self.is_pipelined else verify_s + draft_s
 

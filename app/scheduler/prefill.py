@@ -1,8 +1,7 @@
 """Decide how much of each prompt a step reads: a pure function of sequences, policy and costs.
 
-Rows are counted by their time, which grows with the context. Prompts take at most that of a chunk (`chunk_tokens`)
-without any context, or of a step of one row where that is more. Where others decode, a longer prompt gets a bounded
-part of each step.
+Rows are counted by their time, which grows with the context. Prompts take at most that of a chunk without any context,
+or of a step of one row. Where others decode, a longer prompt gets a bounded part of each step.
 """
 
 from collections.abc import Sequence as Listed

@@ -43,10 +43,9 @@ def cut(
     """Return how many nodes of each tree to verify; the fewest at equal worth.
 
     They are the n best of all by survival, for the n that maximises (sequences + their survival) / (seconds(base_rows
-    + n) + base_s), over all n, since seconds() has steps. Of equal nodes those of the earlier tree come first.
-    `base_s` adds the reading of contexts and takes off the rows of prompts, which are among `base_rows`: a token early
-    spares a row of a later step, but none of a prompt. `row_s`: by tree, the seconds of reading of each node; their
-    worth at the pace without nodes is subtracted from a node's survival when the best are picked.
+    + n) + base_s), over all n, since seconds() has steps. `base_s` adds the reading of contexts and takes off the rows
+    of prompts, which are among `base_rows` and are not spared by a token. `row_s`: by tree, the seconds of reading of
+    each node, which reduce its worth at the pace without nodes.
     """
     survival: list[float] = []
     owners: list[int] = []

@@ -100,7 +100,6 @@ class AcceptanceEstimates:
         return _kept(self._requests, request_id, self._max_requests)
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request's estimate; its tenant's stays."""
         self._requests.pop(request_id, None)
 
 

@@ -81,7 +81,6 @@ class BaselineController:
         return LengthDecision(depths)
 
     def trim(self, tree: Tree) -> Tree:
-        """Reduce the tree to its main branch unless trees are wanted."""
         wanted = tree if self._is_tree else tree.chain()
         return whole(wanted) if self._is_whole else wanted
 
@@ -92,7 +91,6 @@ def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:
 
 
 def whole_chain(tree: Tree) -> Tree:
-    """Keep the tree's main branch, all of which is verified."""
     return whole(tree.chain())
 
 

@@ -33,7 +33,6 @@ class DraftModes:
         self.exploration: Final = Exploration()
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request; its tenant's prior stays."""
         self.with_models.expectations.remove(request_id)
         self.model_free.expectations.remove(request_id)
 

@@ -47,7 +47,6 @@ class FaserLength:
         return found
 
     def update(self, committed: Mapping[str, int]) -> None:
-        """Learn from the tokens committed since the last choice."""
         for request_id, tokens in committed.items():
             self._update(request_id, tokens)
 

@@ -9,8 +9,6 @@ from app.state import Sequence
 
 
 class DraftDispatcher:
-    """Remember how many tokens of each sequence every node was sent."""
-
     def __init__(self, verifier: str, *, shares_tokens: bool = False) -> None:
         """`shares_tokens`: drafters on several nodes guess each token together."""
         self._verifier = verifier
@@ -63,7 +61,6 @@ class DraftDispatcher:
         return jobs
 
     def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
-        """Make an ended sequence's last jobs, for replicas at live mailboxes."""
         record, tokens = sequence.record, sequence.tokens
         known = self._sent.pop(record.id, {})
         jobs = []

@@ -41,7 +41,6 @@ class Profile:
     guesses: DraftCosts  # of models alone, without the way to them
 
     def draft_s(self, split: int, batch: float, depth: int) -> float:
-        """From asking for drafts to having them."""
         return DEFAULT_HOP_S + self.guesses.at(split).guess_s(max(1, round(batch)), depth) if depth else 0.0
 
 

@@ -67,8 +67,6 @@ class LengthSearch(Protocol):
 
 
 class LengthPolicy(Protocol):
-    """The rule of a baseline."""
-
     @property
     def drafters(self) -> int | None:
         """Return the most model drafters of a round; None: routing's."""
@@ -96,9 +94,7 @@ class LengthPlanner(Protocol):
     def modes(self) -> DraftModes: ...
 
     @property
-    def drafters(self) -> int | None:
-        """Return the most model drafters of a round; None: routing's."""
-        ...
+    def drafters(self) -> int | None: ...
 
     def plan(self, batch: DraftBatch) -> LengthDecision: ...
 

@@ -65,7 +65,6 @@ class DraftPrice:
         return exposed_s
 
     def reading_s(self, candidate: Candidate) -> float:
-        """Return the exposed seconds of reading its unseen tokens."""
         return candidate.read_s * (self.share if self.busy_s or self.between_s else 1.0)
 
     def _exposed_s(self, draft_s: np.ndarray) -> np.ndarray:

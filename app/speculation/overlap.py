@@ -71,8 +71,6 @@ class Overlap(Protocol):
 
 
 class NoOverlap:
-    """Draft, verify, draft."""
-
     def runs_ahead(self, asked: Round, core_share: float) -> bool:
         return False
 

@@ -90,7 +90,6 @@ class PendingDrafts:
         return self._clock.monotonic() < by_s
 
     def slow_homes(self, asked: Listed[Asked], worth_s: float) -> set[str]:
-        """Choose the nodes that must read longer than drafts are worth."""
         reads_s = {home: self.models.read_s(tokens) for home, tokens in self._unread_by_home(asked).items()}
         if not any(reads_s.values()):
             return set()

@@ -110,8 +110,6 @@ class RoutingStrategy(Protocol):
 
 
 class FixedRouting:
-    """Take the first `count` of the pool's drafters, or all."""
-
     is_scoring: Final = False
 
     def __init__(self, count: int | None = None) -> None:

@@ -59,7 +59,6 @@ class Speculation(RoundObserver):
         observers: Listed[RoundObserver] = (),
         clock: Clock = SYSTEM,
     ) -> None:
-        """Trees come to `mailbox`."""
         self.lengths: Final = strategies.lengths
         self.router: Final = strategies.router
         self.pending: Final = PendingDrafts(self.lengths.modes, clock)

@@ -138,11 +138,9 @@ class Script:
         return SentRuns(self, calls, connection)
 
     def release(self, connection: Any) -> None:
-        """Return a connection whose replies have been read."""
         self._client.connection_pool.release(connection)
 
     def give_back(self, connection: Any) -> None:
-        """Close and return a failed connection."""
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)
@@ -163,7 +161,6 @@ class SentRuns:
         self._script, self._calls, self._connection = script, calls, connection
 
     def is_ready(self) -> bool:
-        """Tell whether `replies` need not wait."""
         try:
             return self._connection is None or bool(self._connection.can_read(timeout=0))
         except (RedisConnectionError, RedisTimeoutError):

@@ -50,7 +50,6 @@ class EventFeed:
 
     @property
     def error(self) -> StoreUnavailable | None:
-        """Return the store's error at the last try, if any."""
         return self._error
 
     @contextmanager
@@ -203,7 +202,6 @@ class Reader:
             self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
 
     def was_silent(self, place: int) -> bool:
-        """Tell whether nothing was put since the last call."""
         if place in self._heard:
             self._heard.discard(place)
             return False

@@ -15,7 +15,6 @@ ROWS = 64  # events of one call of the script, so that none keeps Redis busy for
 def commit_calls(
     keys: Keys, owner: str, events: list[tuple[str, Event]], mailbox: str, ttl_ms: int
 ) -> list[tuple[list[str], list[Any]]]:
-    """Make the calls of scripts/commit.lua for these events."""
     shared = [keys.active, keys.owned(owner), keys.unsettled, keys.mail(mailbox)]
     calls = []
     for first in range(0, len(events), ROWS):

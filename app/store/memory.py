@@ -95,7 +95,6 @@ class MemoryStore:
             return {entry.record.id for entry in self._active() if entry.owner == owner}
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Commit at once."""
         committed = Committed(self.commit(owner, events), 0)
         return SentCommit(lambda: True, lambda: committed)
 

@@ -38,7 +38,6 @@ class Nodes:
         return bool(self._beat(keys, [f"{kind}:{name}", owner, node, self._lease_ms]))
 
     def live(self, kind: str | None = None) -> list[Node]:
-        """List the processes with a lease, all or of one kind."""
         prefix = "" if kind is None else f"{kind}:"
         nodes = self._live([self._keys.nodes], [self._keys.node("", "").removesuffix(":"), prefix])
         return [node for text in nodes if (node := _node(text)) is not None]
@@ -48,7 +47,6 @@ class Nodes:
         self._retire(keys, [f"{kind}:{name}", owner])
 
     def policy(self) -> Policy:
-        """Return the newest policy, or the default one."""
         stored = cast(str | None, self._client.hget(self._keys.policy, "policy"))
         return Policy() if stored is None else Policy.model_validate_json(stored)
 

@@ -43,7 +43,6 @@ class WaitingRoom:
         self._client.lrem(self._lists[priority], 1, item)
 
     def before(self, priority: str) -> int:
-        """Count the items before a new one of this priority."""
         return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:
@@ -65,7 +64,6 @@ class ProgressStore:
         self._tell = Script(client, "tell")
 
     def tokens(self, request_ids: Sequence[str]) -> dict[str, int]:
-        """Count the generated tokens of active requests."""
         pipe = self._client.pipeline(transaction=False)
         for request_id in request_ids:
             pipe.hmget(self._keys.request(request_id), "status", "length")

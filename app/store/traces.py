@@ -63,7 +63,6 @@ class Traces:
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
 
     def recent(self, count: int) -> dict[str, dict[str, str]]:
-        """Return the latest requests' facts, by name."""
         names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
         pipe = self._client.pipeline(transaction=False)
         for name in names:

@@ -106,7 +106,6 @@ class VerifierMetrics(RoundObserver):
         self._record(self._count_committed, sequence.record.id, sequence.record.created_s, event)
 
     def on_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
-        """Record a sequence that left before its end."""
         record = sequence.record
         self._fresh.discard(record.id)
         self._record(self._count_left, record.id, record.created_s, tokens, sequence.stats, reason)

@@ -62,7 +62,6 @@ class Sequences(Mapping[str, Sequence]):
         return self._suspects
 
     def suspect(self, request_id: str) -> None:
-        """A step with this request failed."""
         self._suspects.add(request_id)
 
     def clear(self, request_ids: Iterable[str]) -> None:

@@ -18,7 +18,6 @@ class VerifierStats(RoundObserver):
     """Decaying means and counters of one verifier; one thread records, another may read."""
 
     def __init__(self, measured: MeasuredTarget, asked_rounds: Mapping[str, int], metrics: VerifierMetrics) -> None:
-        """`asked_rounds`: by drafter."""
         self.metrics: Final = metrics
         self._measured = measured
         self._asked_rounds = asked_rounds
@@ -67,7 +66,6 @@ class VerifierStats(RoundObserver):
         self._waits, self._waited_s = waits, total_s
 
     def on_verdict(self, step: VerifiedStep) -> None:
-        """Record verified trees and their right nodes."""
         by_drafter, rounds, tokens = self._by_drafter, self._rounds, self._tokens
         for one in step.rounds:
             tree, path, request_id = one.entry.tree, one.verdict.path, one.sequence.record.id

@@ -285,7 +285,6 @@ class Verifier:
         return self.sequences.reserve(batch)
 
     def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> _Uncommitted:
-        """Take the step's tokens in, without those of sequences that left."""
         works, took_s, costs = running.works, running.launched.took_s, running.costs
         self._early_exit.update(works, verdicts)
         if running.is_decoding:

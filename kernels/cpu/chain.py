@@ -140,7 +140,6 @@ def highest_at(x: int, size: int) -> int:
 
 @kernel
 def advance(m: Model, r: Room, c: Chain, done: int) -> None:
-    """Write the next step: each sequence's likeliest token, one position further."""
     n = c.step
     unit = 0
     for i in range(len(n.ids)):

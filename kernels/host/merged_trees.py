@@ -169,7 +169,6 @@ def pooled(
     mass: np.ndarray,
     scale: np.ndarray,
 ) -> float:
-    """Return the odds of a node whose confidences begin at `at`."""
     product, strongest = 1.0, 0.0
     while at >= 0:
         i = by[at] - first

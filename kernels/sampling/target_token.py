@@ -21,8 +21,6 @@ HEAD = 256  # top-p looks at this many likeliest tokens before it sorts them all
 
 
 class Choice(NamedTuple):
-    """The filters, the temperature and the noise of one choice (`app.request.Sampling`)."""
-
     temperature: float
     top_p: float
     top_k: int

@@ -32,8 +32,6 @@ STOPPING = "the server is stopping; try again"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call's requests and the form of its answer."""
-
     records: list[Record]
     prompts: int  # the records of one prompt stand side by side
     writer: ResponseWriter
@@ -78,7 +76,6 @@ def whole(
 def frames(
     deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None], client: Client
 ) -> Iterator[str]:
-    """Yield the call as server-sent events, within `watched`."""
     has_ended = False
     try:
         with watched:

@@ -14,8 +14,6 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(TopLogprob):
-    """A committed token, with the likeliest ones there."""
-
     top_logprobs: list[TopLogprob]
 
 
@@ -69,8 +67,6 @@ class ChatCompletion(CompletionBase):
 
 
 class Delta(BaseModel):
-    """New text; the first one names the role."""
-
     role: Literal["assistant"] | None = None
     content: str | None = None
 

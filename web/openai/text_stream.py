@@ -28,8 +28,6 @@ class Part:
 
 
 class GrowingText:
-    """Cut a text into parts, which together are the text."""
-
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)
         self._waiting: list[Spoken] = []

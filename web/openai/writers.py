@@ -66,7 +66,6 @@ class ChatWriter:
         return ChatCompletion(**head.fields(), choices=choices, usage=usage)
 
     def first(self, index: int) -> BaseModel | None:
-        """Begin a text: the role."""
         return _chunk_choice(index, Delta(role="assistant", content=""))
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:

@@ -31,7 +31,6 @@ class DeploymentState:
         return sum(sums[0] for (name, _), sums in self.sums.items() if name == metric.name)
 
     def by_label(self, metric: Metric) -> dict[str, float]:
-        """Return a counter's sums by its one label."""
         found = {labels: sums[0] for (name, labels), sums in self.sums.items() if name == metric.name}
         return {labels[0]: total for labels, total in sorted(found.items()) if len(labels) == 1}
 

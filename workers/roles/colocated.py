@@ -91,8 +91,6 @@ def _measure_splits(
 
 
 class DrafterThread(threading.Thread):
-    """Load the drafters, and serve their mailbox until the process ends."""
-
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
         self.mailbox = mailbox_of("draft", node)

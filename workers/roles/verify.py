@@ -90,8 +90,6 @@ def _leave() -> None:
 
 
 class VerifierLoop(HeartbeatTask):
-    """The loop of a verifier: mail in, one round, mail out."""
-
     def __init__(
         self, deployment: Deployment, verifier: Verifier, fuser: Fuser, heartbeat: Heartbeat, mailbox: str
     ) -> None:

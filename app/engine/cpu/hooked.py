@@ -92,7 +92,6 @@ class WholeVectors(nn.Module):
 
 
 def keep_bits(model: nn.Module) -> None:
-    """Replace linear layers by packed twins and activations by `WholeVectors`."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if _is_linear(layer):
@@ -102,7 +101,6 @@ def keep_bits(model: nn.Module) -> None:
 
 
 def round_weights(model: nn.Module, wanted: WeightsAs) -> None:
-    """Round the linear layers' weights; embeddings stay."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
             layer.weight = nn.Parameter(dense(round_linear(layer.weight, wanted)), requires_grad=False)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model's weights by name, and its modules."""
-
     folders: tuple[Path, ...]  # whose files decide the model's logits
     weights: Callable[[], Weights]
     modules: Callable[[], "PreTrainedModel"]

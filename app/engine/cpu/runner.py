@@ -40,7 +40,6 @@ class CPURows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return the likeliest tokens, equal ones by rising id."""
         logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
         if not top:
             return token_logprobs(float(logprobs[token]), [], [])

@@ -69,7 +69,6 @@ def _forward(source: Path | Source, weights: WeightsAs, home: Path | None, activ
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """Read the folder's drafter.json, if any."""
     file = folder / "drafter.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
 

@@ -17,15 +17,11 @@ DECAY = 0.95  # of what is known of earlier steps, at a new one
 
 
 class ExitReport(NamedTuple):
-    """What the checkpoints of a pass took and saved."""
-
     took_s: float = 0.0
     left: tuple[tuple[float, int, int], ...] = ()  # each time rows left: (`rest` there, rows before, rows after)
 
 
 class EarlyExitController:
-    """The gate, for the thread that runs the target."""
-
     def __init__(
         self, mode: Mode = "off", rest: float = 0.0, exits: Callable[[], ExitReport] = lambda: ExitReport()
     ) -> None:
@@ -51,7 +47,6 @@ class EarlyExitController:
             work.may_exit = work.final and len(work.tree) > 0
 
     def update(self, works: list[BatchEntry], verdicts: Listed[Verdict | None]) -> None:
-        """Learn the rejected share of draft tokens."""
         verified = sum(len(work.tree) for work in works)
         accepted = sum(len(verdict.path) for verdict in verdicts if verdict is not None)
         self._verified = DECAY * self._verified + verified

@@ -35,8 +35,6 @@ class RowCost(NamedTuple):
 
 
 class Lens:
-    """The target's last norm and head, which read states half way."""
-
     def __init__(self, norm: np.ndarray, head: Weight, common: np.ndarray) -> None:
         """norm: (d,) float32; head: (V, d), expanded row by row; common: (C,) int64, the frequent tokens."""
         self._norm, self._head = norm, head

@@ -15,8 +15,6 @@ from app.state import BatchEntry
 
 
 class Checkpoint(NamedTuple):
-    """A place in a pass where rows may leave."""
-
     layer: int  # layers passed
     rest: float  # the share of a row's cost that comes after
 
@@ -41,8 +39,6 @@ class _Node(NamedTuple):
 
 
 class RowPruner:
-    """The tree nodes of one forward at its checkpoints."""
-
     def __init__(self, predictor: Predictor, works: list[BatchEntry]) -> None:
         self.layers = tuple(one.layer for one in predictor.checkpoints)
         self.took_s = 0.0

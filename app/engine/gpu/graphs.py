@@ -24,8 +24,6 @@ WARM_UPS = 2  # runs before a capture: Triton compiles, cuBLAS takes its workspa
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A captured step."""
-
     size: Size
     arrays: Arrays
     rows: RowTensors
@@ -97,7 +95,6 @@ class Graphs:
 
 
 def programs_of(device: torch.device) -> int:
-    """Return how many programs share a captured step's items of attention."""
     if device.type != "cuda":
         return INTERPRETED
     return PROGRAMS * int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -9,8 +9,6 @@ from kernels.attention.kv_commit import kv_commit
 
 
 class KVMoves:
-    """Moves of accepted nodes behind their sequence's prefix."""
-
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._page_tokens = pages.keys.shape[2]

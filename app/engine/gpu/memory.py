@@ -8,9 +8,7 @@ import torch
 
 
 class Allocator(Protocol):
-    def settle(self) -> None:
-        """Free unused blocks, those held for reuse included."""
-        ...
+    def settle(self) -> None: ...
 
     def free_bytes(self) -> int:
         """Return the bytes that nothing holds; a block held for reuse is not free."""

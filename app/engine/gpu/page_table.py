@@ -58,7 +58,6 @@ class PageTable:
         return np.array(indexes)
 
     def cut(self, sequence: CachedSequence) -> None:
-        """The sequence's last pages were taken."""
         row = self._rows.get(id(sequence))
         if row is not None:
             row.known = min(row.known, len(sequence.pages))
@@ -69,7 +68,6 @@ class PageTable:
             self._free.append(row.index)
 
     def launch(self, arrays: Arrays) -> None:
-        """Launch the writing of all changes in `arrays`."""
         if self.changes:
             count = len(self.changes)
             self._write(arrays.device["change_at"][:count], arrays.device["change_page"][:count])

@@ -210,8 +210,6 @@ class DeviceRunner(TabledRunner):
 
 
 class DeviceStep:
-    """A launched pass. Implements `LaunchedStep`."""
-
     def __init__(
         self,
         works: list[BatchEntry],

@@ -6,8 +6,6 @@ from app.state import BatchEntry, CachedSequence
 
 
 class PagedRunner:
-    """The host's side of a paged KV cache, on every device."""
-
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
         """`shares`: sequences with the same beginning use each other's pages, so these are never taken back."""
         self.pool = pool
@@ -19,7 +17,6 @@ class PagedRunner:
 
     @property
     def free_tokens(self) -> int:
-        """Return the tokens of the pages that no sequence holds."""
         return self.pool.num_free * self.pool.page_tokens
 
     def adopt(self, sequence: CachedSequence) -> int:

@@ -180,7 +180,6 @@ def verified(sequence: CachedSequence, context: int, nodes: int) -> BatchEntry:
 
 
 def step_seconds(runner: ProfiledTarget, works: list[BatchEntry]) -> float:
-    """Time a step of these entries. The cache stays."""
     for work in works:
         runner.try_reserve(work)
     started = time.perf_counter()

@@ -66,7 +66,6 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
 
 
 def drafter_folder(name: str) -> Path:
-    """Return the folder of a shipped drafter, or the path itself."""
     shipped = ROOT / "drafters" / name
     return shipped if shipped.is_dir() else Path(name)
 
@@ -103,7 +102,6 @@ def refusing(folder: Path) -> Iterator[None]:
 
 
 def damaged(folder: Path) -> list[str]:
-    """List a fetched model's files that are missing or changed."""
     files: dict[str, str] = _read_json(folder / MANIFEST)["files"]
     return [name for name, digest in files.items() if not _intact(folder / name, digest)]
 
@@ -172,7 +170,6 @@ def _beside(file: Path, models: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside the final place, to be renamed."""
     for left_over in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed; we hold the lock
         shutil.rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:

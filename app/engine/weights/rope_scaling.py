@@ -129,7 +129,6 @@ class _Header:
         return found
 
     def need(self, name: str, only: float) -> None:
-        """Raise ModelRefused where the file sets another number."""
         found = field(self.reader, self.file, self.prefix + name, only)
         if found != only:
             raise ModelRefused(f"{self.file} sets {self.prefix}{name} to {found}, which is not supported")

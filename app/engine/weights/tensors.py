@@ -46,7 +46,6 @@ class Stored(Mapping[str, Weight]):
 
 
 def end_loading(*folders: Path) -> None:
-    """Free what only loading needs."""
     for folder in folders:
         for file in folder.glob("*.gguf"):
             forget_pages(file)

@@ -30,8 +30,6 @@ FILE = "tokens.npy"
 
 
 class Phrases:
-    """Drafter over a fixed store of text and each request's own."""
-
     name = "phrases"
 
     def __init__(self, tables: PhraseTables, vocab_size: int) -> None:

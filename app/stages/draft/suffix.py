@@ -96,7 +96,6 @@ class _Output:
         self.grams = _grams(tuple(self.tokens))  # at the end
 
     def is_prefix_of(self, tokens: list[int]) -> bool:
-        """Compare the last tokens."""
         end = min(self.end, len(tokens))
         common = len(self.tokens) - (self.end - end)
         if common <= 0:

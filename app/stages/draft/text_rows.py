@@ -27,7 +27,6 @@ class TextRows(Generic[Texts]):
         return self._free.pop()
 
     def reserve(self, length: int) -> None:
-        """Make room for texts of so many tokens."""
         tokens = self.texts.tokens
         if length > tokens.shape[1]:
             self.texts = self.texts._replace(tokens=_larger(tokens, (len(tokens), 2 * length)))

@@ -49,7 +49,6 @@ class Format:
         return ()
 
     def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read a part's header at an address."""
         return header
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:

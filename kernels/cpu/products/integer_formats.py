@@ -62,7 +62,6 @@ class IntegerFormat:
         return ()
 
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read the scales of a part of the group."""
         return (halves(b, where, 0),)
 
     def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:

@@ -245,7 +245,6 @@ def tallest() -> int:
 
 
 def product_of(form: Format) -> Any:
-    """Return the `packed_product` of a format."""
     heights = [rows for rows in (*range(1, 9), 10, 12) if rows <= tallest()]
     return packed_product(f"product_{form.name}", tallest(), _over_packed(form, heights))
 
