@@ -1,6 +1,6 @@
 """Decide the next policy from the depth of the queues and the present policy: a pure function.
 
-A value is at most doubled or halved a tick, and keeps for a range of loads: a constant load ends in a constant policy.
+Each value keeps for a range of loads, so that a constant load ends in a constant policy.
 """
 
 from app.load import Load

@@ -1,7 +1,7 @@
 """Run the stages in order: admit -> route -> draft -> fuse -> schedule -> verify -> commit -> stream.
 
 A segment is the part that one kind of worker runs. It keeps caches only: losing them costs time, never a token (design
-D2). Imports no torch: models are arguments.
+D2).
 """
 
 import logging

@@ -30,9 +30,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL's parts. `servers` is the one server, the Sentinels, or for a socket empty."""
-
-    servers: tuple[Address, ...]
+    servers: tuple[Address, ...]  # the one server, the Sentinels, or for a socket none
     service: str = ""  # the name that Sentinels know the master by; empty: no Sentinels
     socket: str = ""  # path; empty: no socket
     database: int = 0

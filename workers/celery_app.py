@@ -1,8 +1,4 @@
-"""Make the Celery application: one Redis for broker and results, JSON only, one task at a time.
-
-Names of tasks and queues are here. Tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`;
-`workers/bootstrap.py` starts the Celery worker, `workers/roles/beat.py` Celery's scheduler.
-"""
+"""Make the Celery application: one Redis for broker and results, JSON only, one task at a time."""
 
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,6 @@
 """Beat for a worker process: a thread that renews its leases, reports its progress, and runs its regular tasks.
 
-The leases of a frozen process expire, so others take over. A process that hangs in one step has a heartbeat without
-progress; after HUNG_S the heartbeat ends it, so that it is started again.
+After HUNG_S without progress it ends the process, so that it is started again.
 """
 
 import faulthandler

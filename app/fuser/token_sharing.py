@@ -1,7 +1,7 @@
 """Choose each token of the paths that drafters on several nodes share (CoSine, papers 1.3).
 
-The most confident guess of a step is chosen and sent to every node of the round, which guesses the next token from it.
-After its first guess a step waits as long again as that took for the drafters that guessed the last step in time.
+The most confident guess is chosen and sent to every node of the round. After its first guess a step waits as long
+again as that took for the drafters that guessed the last step in time.
 """
 
 from collections import OrderedDict

@@ -56,16 +56,13 @@ class BatchLoad:
 
 @dataclass(frozen=True, slots=True)
 class JointPlan:
-    """Lengths for the candidates, and the way to work; `pace`: expected tokens a second of all sequences.
-
-    `chunk`: draft tokens to wait for while drafters run ahead; None: all.
-    """
+    """Lengths for the candidates, and the way to work."""
 
     lengths: list[int]
     split: int
-    chunk: int | None = None
+    chunk: int | None = None  # draft tokens to wait for while drafters run ahead; None: all
     in_halves: bool = False
-    pace: float = 0.0
+    pace: float = 0.0  # expected tokens a second of all sequences
 
     @property
     def way(self) -> tuple[int, bool]:

@@ -14,11 +14,7 @@ from app.state import Tree
 
 @dataclass(frozen=True, slots=True)
 class DraftBatch:
-    """Sequences that go into their next round together, and their bounds.
-
-    `busy_s`, `core_share`, `tree_s`: see `app.speculation.marginal.DraftPrice`. `prompts_s`: seconds of a step of the
-    waiting prompts alone, which the verifier makes while it waits for drafts.
-    """
+    """Sequences that go into their next round together, and their bounds."""
 
     candidates: list[Candidate]  # with all drafters
     model_free: list[Candidate] | None  # with model-free drafters alone; None where there is only one of the two
@@ -26,8 +22,8 @@ class DraftBatch:
     lengths: Mapping[str, int]  # tokens of each sequence, by request
     costs: StepCosts
     now_s: float  # monotonic
-    busy_s: float = 0.0
-    prompts_s: float = 0.0
+    busy_s: float = 0.0  # this, `core_share` and `tree_s`: see `app.speculation.marginal.DraftPrice`
+    prompts_s: float = 0.0  # of a step of the waiting prompts alone, made while drafts are waited for
     core_share: float = 0.0
     tree_s: float = 0.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
@@ -36,16 +32,12 @@ class DraftBatch:
 
 @dataclass(frozen=True, slots=True)
 class LengthDecision:
-    """The draft tokens for each candidate, and the mode.
-
-    `worth_s`: seconds after which going on without drafts is faster. `split`: the machine's split
-    (`app.placement.splits`).
-    """
+    """The draft tokens for each candidate, and the mode."""
 
     depths: list[int]
     is_model_free: bool = False
-    worth_s: float = inf
-    split: int = 0
+    worth_s: float = inf  # seconds after which going on without drafts is faster
+    split: int = 0  # of the machine (`app.placement.splits`)
 
 
 class DraftSeconds(Protocol):

@@ -1,7 +1,7 @@
 """Decide which work goes on while a verdict is pending (design D8).
 
-Drafters run ahead as if the tree were right (PEARL); with chunks inside a draft, whose first chunk is verified while
-the rest is drafted (FASER's frontiers). In halves, one half of the sequences is verified while the other half drafts.
+Drafters run ahead as if the tree were right (PEARL), or in chunks: the first is verified while the rest is drafted
+(FASER's frontiers). In halves, one half of the sequences is verified while the other half drafts.
 """
 
 from collections.abc import Callable

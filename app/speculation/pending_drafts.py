@@ -97,9 +97,10 @@ class PendingDrafts:
         return {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
 
     def wait(self, asked: Listed[Asked], policy: Policy, worth_s: float, *, is_model_free: bool) -> float:
-        """Let the sequences wait for their trees; return until when, by the wall clock.
+        """Let the sequences wait for their trees, as long as drafts usually take, within `worth_s` and the policy's
+        bounds.
 
-        They wait within the policy's bounds for as long as drafts usually take, and at most that and `worth_s`.
+        Returns until when, by the wall clock.
         """
         if not asked:
             return 0.0

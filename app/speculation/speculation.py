@@ -31,18 +31,14 @@ MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the pol
 
 @dataclass(frozen=True, slots=True)
 class DraftStrategies:
-    """The rules by which a verifier asks for drafts.
-
-    `sends_states`: jobs carry the target's hidden state to drafters that read it. `shares_tokens`: drafters on several
-    nodes guess each token together. `drafts_whole`: models draft unlikely tokens, too.
-    """
+    """The rules by which a verifier asks for drafts."""
 
     lengths: LengthPlanner
     router: Router
     overlap: Overlap
-    sends_states: bool = True
-    shares_tokens: bool = False
-    drafts_whole: bool = False
+    sends_states: bool = True  # jobs carry the target's hidden state to drafters that read it
+    shares_tokens: bool = False  # drafters on several nodes guess each token together
+    drafts_whole: bool = False  # models draft unlikely tokens, too
     splits: Splits = field(default_factory=FixedSplits)
 
 

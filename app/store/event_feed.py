@@ -2,7 +2,7 @@
 
 Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored
 events, drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call
-finds the readers that have missed something. A subscription that answers no ping is opened again.
+finds the readers that have missed something.
 """
 
 import logging

@@ -1,8 +1,4 @@
-"""Share the target's memory between sequences, and retry a step that ran out of it.
-
-Short of KV pages, the oldest sequence always progresses. A step that ran out of memory is repeated with each sequence
-alone.
-"""
+"""Share the target's memory between sequences, and retry a step that ran out of it."""
 
 import time
 from collections.abc import Mapping

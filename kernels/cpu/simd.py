@@ -1,7 +1,7 @@
 """Give numba functions a value of sixteen float32 lanes, of which LLVM makes what the CPU has: AVX2, AVX-512, NEON.
 
-Addresses are integers, in bytes; loads and stores need no alignment and check no bound. `fma` rounds once, on every
-CPU, so that sums keep their bits from machine to machine.
+Addresses are integers, in bytes; loads and stores need no alignment and check no bound. `fma` rounds once on every
+CPU.
 """
 
 import platform

@@ -1,8 +1,8 @@
-"""Translate OpenAI's bodies: a checked body in, generate requests out.
+"""Translate OpenAI's bodies to generate requests.
 
-A field that changes nothing here (Ignored) may have any value. One that would change the answer and is not supported
+A field that changes nothing here (Ignored) may have any value. An unsupported one that would change the answer
 (UNSUPPORTED) may have only values without effect. Any other name is refused. `top_k`, `min_p`, `allowed_token_ids` and
-`speculation` are Paceline's: clients send them as `extra_body`.
+`speculation` are Paceline's (`extra_body`).
 """
 
 from collections.abc import Iterable

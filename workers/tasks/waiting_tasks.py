@@ -1,7 +1,7 @@
 """Admit waiting requests of Celery tasks when there is room: by priority, then first in, first out.
 
-They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in two
-steps, and a worker killed between them loses the task. A task postponed by `retry` has that risk each second.
+They wait in Redis: Celery's transport takes a task off its queue and stores it as unacknowledged in two steps, between
+which a killed worker loses it; a task postponed by `retry` has that risk each second.
 """
 
 import json

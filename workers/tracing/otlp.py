@@ -1,10 +1,8 @@
 """Send one trace for each request to an OpenTelemetry collector. Needs the packages of requirements-tracing.txt.
 
-No context is passed between processes: a trace's id, and that of its span `request`, are hashes of the request's id.
-`request` is sent by the process that sees the request end. All other spans are its children: `admit`, then for each
-round `wait` (between two steps of the verifier), `verify`, `draft` and `fuse`.
-
-Spans wait in a bounded queue for a thread of the SDK, so a slow or absent collector delays nothing.
+A trace's id, and that of its span `request`, are hashes of the request's id, so no context is passed between
+processes. `request` is sent by the process that sees the request end. Its children are `admit`, then for each round
+`wait` (between two steps of the verifier), `verify`, `draft` and `fuse`. A slow or absent collector delays nothing.
 """
 
 import time

@@ -35,10 +35,10 @@ TYPES = {torch.bfloat16: "BF16", torch.float16: "F16"}  # ggml's names
 
 class FusedForward:
     def __init__(self, spec: ModelSpec, weights: Weights, activations: Activations = "float32") -> None:
-        """Pack the weights in the types they have. Raises KeyError for a missing weight.
+        """Pack the weights in the types they have, or as float32. Raises KeyError for a missing weight.
 
-        A type without a kernel is expanded to float32. With int8 `activations` integer weights are multiplied by rows
-        rounded to int8: another target. Raises NoIntegerProducts where no weight is of integers.
+        With int8 `activations` integer weights are multiplied by rows rounded to int8: another target. Raises
+        NoIntegerProducts where no weight is of integers.
         """
         self._rounds = activations == "int8"
         self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
@@ -197,8 +197,7 @@ class FusedForward:
         return slots
 
     def _embedding(self, spec: ModelSpec, weights: Weights, head: int) -> tuple[int, int]:
-        """Return the addresses of the embedding's kernel and of the packed embedding. Raises ValueError for another
-        shape.
+        """Return the addresses of the embedding's kernel and of the packed embedding. Raises ValueError.
 
         `head`: the address of the head as its file has it, if the two may be tied, or 0.
         """

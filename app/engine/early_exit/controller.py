@@ -1,7 +1,7 @@
-"""Decide which steps may drop draft rows in the middle of a pass (design D5), and what that does to step costs.
+"""Decide which steps may drop draft rows in the middle of a pass (design D5), by FASER's gate (papers 2.2).
 
-FASER's gate (papers 2.2): a step has checkpoints where the rows expected to be rejected, times the layers behind the
-first checkpoint, take longer than checkpoints took in steps of about as many draft tokens.
+A step has checkpoints where the rows expected to be rejected, times the layers behind the first checkpoint, take
+longer than checkpoints took in steps of about as many draft tokens.
 """
 
 from collections.abc import Callable

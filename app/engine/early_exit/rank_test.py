@@ -2,7 +2,7 @@
 
 At a checkpoint a node's parent has the state h (d,). With E the head's rows, g the last norm's weight and C some
 hundred frequent tokens, the logits are z = E (g h / rms(h)). A token is rejected where K tokens of C or more have a
-larger logit; K falls with depth. `./paceline fit-pruning` finds C and K.
+larger logit; K falls with depth.
 """
 
 import json

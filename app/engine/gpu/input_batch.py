@@ -295,7 +295,7 @@ def fill(
     changes: Mapping[int, int],
     moves: Listed[Move] = (),
 ) -> None:
-    """Write a step's rows, work, changes of the page table and moves to the host's side, and send it.
+    """Write a step to the host's side, and send it.
 
     page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. The rest is padding.
     """

@@ -1,7 +1,6 @@
-"""Keep a model's measurements on this machine, from one start of a verifier to the next.
+"""Keep a model's measurements on this machine; repeat them if weights, code, libraries, settings or machine change.
 
-They are repeated if weights, code, libraries, settings or machine change, or a few steps, timed again, have another
-shape; another pace is taken over.
+If a few steps, timed again, have another pace, it is taken over; with another shape all is measured again.
 """
 
 import json

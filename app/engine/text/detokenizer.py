@@ -15,10 +15,11 @@ class Detokenizer(Protocol):
 
 
 class TextStream:
-    """The text of a growing sequence. Incomplete bytes wait for their rest. For one thread.
+    """The text of a growing sequence, however its tokens are cut. Incomplete bytes wait for their rest. For one
+    thread.
 
-    The text depends on the number of tokens, not on how they were cut. A call decodes the tokens behind the last delta
-    (`_seen`: they decide whether a space follows) and those since (`_held`).
+    A call decodes the tokens behind the last delta (`_seen`: they decide whether a space follows) and those since
+    (`_held`).
     """
 
     def __init__(self, tokenizer: Detokenizer) -> None:

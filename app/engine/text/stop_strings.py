@@ -1,6 +1,6 @@
-"""Find where stop strings end an answer: in a text, a stream of tokens, or a run of them.
+"""Find where stop strings end an answer, however its tokens are cut into runs.
 
-The first complete stop string counts, at the same character the longest, however the tokens are cut into runs.
+The first complete one counts, at the same character the longest.
 """
 
 from collections.abc import Sequence

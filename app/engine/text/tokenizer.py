@@ -28,17 +28,10 @@ def tokenizer_sha256(folder: Path) -> str:
 
 
 class Tokenizer:
-    """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused.
-
-    vocab_size      columns of the model's logits: ids from there on mean nothing eos_ids
-    tokens that end an answer sha256          of tokenizer.json: a drafter must have the same
-    context_tokens  longest sequence that the model can read, prompt and answer together byte_ids
-    tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours
-    grammars        the grammars of answers over its tokens
-    """
+    """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused."""
 
     def __init__(self, folder: Path) -> None:
-        self.sha256 = tokenizer_sha256(folder)
+        self.sha256 = tokenizer_sha256(folder)  # a drafter must have the same
         path = folder / FILE
         self._backend = tokenizers.Tokenizer.from_file(str(path))
         self._backend.no_truncation()
@@ -48,14 +41,16 @@ class Tokenizer:
         special_tokens = _special_tokens(tokenizer_config)
         source = _template_source(folder, tokenizer_config)
         self._template = ChatTemplate(source, special_tokens) if source is not None else None
+        # Columns of the model's logits: ids from there on mean nothing.
         self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
-        self.context_tokens = _context_tokens(folder, config)
+        self.context_tokens = _context_tokens(folder, config)  # of prompt and answer together
         self.eos_ids = _eos_ids(
             _read_json(folder / "generation_config.json").get("eos_token_id"),
             _text_config(config).get("eos_token_id"),
             self._backend.token_to_id(special_tokens.get("eos_token", "")),
         )
         self.grammars = Grammars(path, self.vocab_size, self.eos_ids)
+        # Tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours.
         self.byte_ids = frozenset(
             id_ for byte in range(256) if (id_ := self._backend.token_to_id(f"<0x{byte:02X}>")) is not None
         )

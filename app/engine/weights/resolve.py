@@ -1,8 +1,4 @@
-"""Resolve a target's name to a folder: a known name is fetched once, and a GGUF file gets a folder.
-
-Configuration and tokenizer of a GGUF file are written beside it by a process of its own, since this one loads neither
-torch nor transformers.
-"""
+"""Resolve a target's name to a folder: a known name is fetched once, and a GGUF file gets a folder."""
 
 import fcntl
 import hashlib

@@ -1,8 +1,8 @@
 """Guess by n-gram match in the request's own text: the tokens after the longest match come again.
 
-A lookup takes a microsecond or two (`kernels.host.own_matches`). Confidence is how often a match of that length was
-followed, in this request and, where it has little evidence, in all. Starting rates come from 600 greedy SmolLM2-135M
-generations: a match of one token is followed by the same token in 20 % of cases, of two in 52 %, of eight in 82 %.
+Confidence is how often a match of that length was followed, in this request and, where it has little evidence, in all.
+Starting rates come from 600 greedy SmolLM2-135M generations: a match of one token is followed by the same token in 20
+% of cases, of two in 52 %, of eight in 82 %.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,8 @@
 """Guess from a store of the target's own text, and from the request's: the tokens that followed the same few before.
 
-An interpolated n-gram model with a cache (formula and sources: `kernels.host.phrase_tree`), some tens of microseconds
-a round. A request's own text serves that one alone, so tenants share nothing (design D9). Tables of the store
-(`tokens.npy`, texts parted by one id beyond the vocabulary) are made at the first load, and kept.
+An interpolated n-gram model with a cache (formula and sources: `kernels.host.phrase_tree`). A request's own text
+serves that one alone, so tenants share nothing (design D9). The store is `tokens.npy`, texts parted by one id beyond
+the vocabulary; its tables are made at the first load.
 """
 
 import hashlib
