@@ -84,8 +84,6 @@ def run_round(
 
 
 class LocalPipeline:
-    """One verifier and one drafter node that fuses, in one process without mailboxes."""
-
     def __init__(
         self, verifier: Verifier, node: DrafterNode, fuser: Fuser, store: Requests, tokenizer: Tokenizer
     ) -> None:

@@ -17,8 +17,6 @@ class AskedDraft(msgspec.Struct, frozen=True, gc=False):
 
 
 class VerifiedRound(msgspec.Struct, frozen=True, gc=False):
-    """A sequence's part of a step: its entry, the target's verdict, and the tokens that it commits."""
-
     sequence: Sequence
     entry: BatchEntry
     verdict: Verdict

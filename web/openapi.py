@@ -32,7 +32,6 @@ BODY_REFUSALS = {
 
 
 def blueprint(app: Flask, settings: Settings) -> Blueprint:
-    """Make the one route: it serves the document of the routes that `app` has by now."""
     routes = Blueprint("openapi", __name__)
     found = document(app, settings)
 

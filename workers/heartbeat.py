@@ -171,8 +171,6 @@ class Heartbeat(threading.Thread):
 
 
 class HangWatch:
-    """Measure how long one piece of work has taken. For one thread."""
-
     def __init__(self, longest_look_s: float) -> None:
         """Count at most `longest_look_s` between two looks: in the rest the whole process was frozen."""
         self._longest_look_s = longest_look_s
@@ -193,8 +191,6 @@ DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
 class LoadFraction:
-    """Measure which part of the time a thread works, in monotonic seconds."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worked_s = 0.0  # since the last look

@@ -121,7 +121,6 @@ def draft_device(settings: Settings) -> torch.device:
 
 
 def on_another_device(settings: Settings) -> bool:
-    """Tell whether drafters and the target run on different kinds of device."""
     return (settings.draft_device == "cuda") != _wants_gpu(settings)
 
 

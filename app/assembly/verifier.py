@@ -179,7 +179,6 @@ def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
 
 
 def overlap(settings: Settings) -> Overlap:
-    """Choose the overlap of drafting and verifying, unless the planner of lengths decides it."""
     match settings.plan.overlap:
         case "auto":
             return AutoOverlap()

@@ -35,7 +35,6 @@ Row = tuple[str, str, str | None, str]  # name, unit, default, effect
 
 
 def page() -> str:
-    """Return the page: all variables with their defaults, and the parts of a plan."""
     found = list_settings({FILE_VARIABLE: os.devnull})
     lines = HEAD.splitlines()
     for group, title in GROUPS.items():

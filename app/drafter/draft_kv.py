@@ -83,7 +83,6 @@ class DraftKV:
         return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
 
     def advance(self, request_id: str, tokens: Listed[int]) -> None:
-        """Append tokens that the last pass guessed; all but the last are cached."""
         sequence = self._sequences[request_id]
         self._guesser.cover(sequence, sequence.cached + len(tokens) - 1)
         sequence.tokens += tokens

@@ -41,12 +41,10 @@ class DraftPath:
         return room > 0 and len(self._steps) < self._furthest and self._survival >= self.least_survival
 
     def align(self) -> None:
-        """Roll the drafters' caches back to the tokens that they share with it."""
         for drafter in self.drafters:
             drafter.align(self.context, self.tokens)
 
     def open_ahead(self) -> None:
-        """Let it grow to the length that the next round can use."""
         self._limit = self._furthest
 
     def take(self, steps: Iterable[DraftStep], drafters: tuple[DraftKV, ...]) -> None:

@@ -88,7 +88,6 @@ class Replicas:
         return self._fetched(job) if tokens is None else tokens
 
     def _extended(self, job: DraftJob) -> list[int] | None:
-        """Append the job's tokens; None if they do not continue the replica."""
         known = self._tokens.get(job.request_id, [])
         shared = len(known) - job.start  # of the job's tokens
         if shared < 0 or job.start + len(job.tokens) != job.base:

@@ -42,7 +42,6 @@ class SharedPaths:
         return self._guesses
 
     def start(self, context: Context, names: Collection[str]) -> None:
-        """Begin a path for those drafters whose models have room for it."""
         length = len(context.tokens) + context.max_draft_tokens
         able = tuple(each for each in self._drafters if each.name in names and length <= each.max_context)
         self._paths.pop(context.request_id, None)
@@ -56,7 +55,6 @@ class SharedPaths:
             path.tokens, path.survival = message.tokens, message.survival
 
     def guess(self) -> list[TokenGuess]:
-        """Guess the next token of every waiting path with each of its drafters."""
         waiting = [path for path in self._paths.values() if path.is_waiting]
         found = [guess for drafter in self._drafters for guess in _guesses(drafter, waiting)]
         for path in waiting:

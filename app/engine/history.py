@@ -45,8 +45,6 @@ class _Counted:
 
 
 class TokenCounts:
-    """Count the tokens of sequences, only those that came since the last call."""
-
     def __init__(self) -> None:
         self._counted: dict[int, _Counted] = {}  # by the sequence's id()
 

@@ -54,7 +54,6 @@ def forks(tree: Tree) -> list[Fork]:
 
 
 def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
-    """Lay the entries' rows out: tokens, then tree nodes. Their pages are reserved."""
     out = PackedBatch(kv)
     for work in works:
         base = len(out.ids) + len(work.tokens) - 1  # row of the root; node i's row is base + i

@@ -35,9 +35,7 @@ class TargetRows(Protocol):
 
 class LaunchedStep(Protocol):
     @property
-    def runs_beside(self) -> bool:
-        """Tell whether the step runs beside the caller before it is collected."""
-        ...
+    def runs_beside(self) -> bool: ...
 
     @property
     def took_s(self) -> float:
@@ -106,9 +104,7 @@ class Target(Protocol):
 
     def launch(self, works: list[BatchEntry]) -> LaunchedStep: ...
 
-    def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the keys and values of an entry's tokens and of the nodes on `path`."""
-        ...
+    def accept(self, work: BatchEntry, path: list[int]) -> None: ...
 
     def drop(self, work: BatchEntry) -> None:
         """Release the pages of an entry's forks; the sequence's cache stays."""

@@ -52,7 +52,6 @@ class FuseRounds:
         self._open[job.request_id] = FuseRound(job, context, early or {})
 
     def add(self, draft: Draft) -> None:
-        """Add a draft to its round, or keep it until its job arrives."""
         found = self._open.get(draft.request_id)
         if found and found.job.base == draft.base:
             found.drafts.setdefault(draft.drafter, draft)

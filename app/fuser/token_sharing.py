@@ -33,7 +33,6 @@ class _Path:
 
     @property
     def due_s(self) -> float:
-        """Return when its next step is chosen from the guesses at hand."""
         if not self.guesses:
             return self.job.due_s
         return self.first_s + max(LEAST_WAIT_S, self.first_s - self.begun_s)

@@ -59,7 +59,6 @@ Check = Callable[[Settings, Instance], Finding]
 
 
 def examine(settings: Settings, instance: Instance, checks: Sequence[Check] | None = None) -> list[Finding]:
-    """Run all checks, or these. A check that raises is a finding, too."""
     return [_guarded(one, settings, instance) for one in (CHECKS if checks is None else checks)]
 
 

@@ -81,7 +81,6 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
 
 
 def stop(instance: Instance) -> bool:
-    """Stop an instance and wait until it is gone; False if it does not run."""
     state = instance.running()
     if state is None:
         _end_left_over(instance)
@@ -104,8 +103,6 @@ def _check_keys(settings: Settings) -> None:
 
 
 class _Serving:
-    """Run an instance once, and keep its state file up to date."""
-
     def __init__(self, settings: Settings, instance: Instance, state: State, progress: Progress) -> None:
         self._settings = settings
         self._instance = instance

@@ -56,7 +56,6 @@ class BatchPrice:
 
 class CosineSelection:
     def __init__(self, draft_s: DraftSeconds, memory: Memory, objective: Objective) -> None:
-        """Price drafts by `draft_s(batch, depth)`, in seconds; trees must fit into `memory`."""
         self._draft_s = draft_s
         self._memory = memory
         self._objective = objective

@@ -37,7 +37,6 @@ def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
 
 
 def length_search(kind: str) -> LengthSearch | None:
-    """Make the policy of this kind that finds lengths under any costs."""
     name, _, number = kind.partition(":")
     return FixedLength(int(number)) if name == "fixed" else FaserLength() if kind == "faser" else None
 
@@ -58,8 +57,6 @@ class CommittedCounts:
 
 
 class BaselineController:
-    """Decide by a baseline policy, which weighs no part of a draft against its cost."""
-
     def __init__(self, policy: LengthPolicy, *, is_tree: bool = False, is_whole: bool = True) -> None:
         """With `is_tree` verify trees, else main branches; with `is_whole` all of them."""
         self.modes: Final = DraftModes()

@@ -41,7 +41,6 @@ class Exploration:
             self._silent_rounds, self._silent_s = 0, 0.0
 
     def first_wait_s(self) -> float:
-        """Return the least wait for the first drafts: late ones teach nothing."""
         if self._first_waits >= FIRST_WAITS:
             return 0.0
         self._first_waits += 1

@@ -80,8 +80,6 @@ class LengthPolicy(Protocol):
 
 
 class LengthPlanner(Protocol):
-    """Decide batch after batch how many tokens are drafted for each sequence."""
-
     @property
     def modes(self) -> DraftModes: ...
 

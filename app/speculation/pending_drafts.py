@@ -43,8 +43,6 @@ class PendingDraft(NamedTuple):
 
 
 class ReceivedBatch(NamedTuple):
-    """Answers to one batch that came at once: how many, and how long that took."""
-
     answers: int
     came_s: float
     waited_s: float

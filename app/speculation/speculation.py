@@ -262,7 +262,6 @@ class Speculation(RoundObserver):
                 self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy, prompts_s: float) -> DraftBatch:
-        """Describe the sequences for the length planner, and form halves where that pays."""
         pool, modes = self._pool, self.lengths.modes
         has_models = bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences)
         if has_models:

@@ -118,7 +118,6 @@ class EventFeed:
             return self._is_running
 
     def _take(self, message: Mapping[str, Any] | None) -> None:
-        """Hand on a message's events; after a new subscription, find what was missed."""
         if message is None:
             return
         if message["type"] == "subscribe":

@@ -71,5 +71,4 @@ class ProgressStore:
         return {request_id: int(length) for request_id, (status, length) in found if status == Status.ACTIVE}
 
     def tell(self, request_id: str, key: str, text: str, ttl_s: int) -> bool:
-        """Set `key` and publish on it, as Celery's backend does; False if the request has ended."""
         return bool(self._tell([self._keys.request(request_id), key], [text, ttl_s]))

@@ -81,7 +81,6 @@ class VerifierMetrics(RoundObserver):
             self._record(self._count_by, REUSED_TOKENS, tokens)
 
     def on_start(self, sequences: Iterable[Sequence], now_s: float) -> None:
-        """Record the requests that are in a step for the first time."""
         if self._fresh:
             for sequence in sequences:
                 record = sequence.record

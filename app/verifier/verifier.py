@@ -60,8 +60,6 @@ class _Running:
 
 
 class _Uncommitted(NamedTuple):
-    """A collected step, with its rounds' conclusions, and when its tokens were taken in (wall clock)."""
-
     step: VerifiedStep
     conclusions: list[Conclusion]
     accepted_s: float

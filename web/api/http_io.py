@@ -18,8 +18,6 @@ OPERATION = "operation"  # the attribute of a view function
 
 @dataclass(frozen=True)
 class Operation:
-    """Describe a route for the OpenAPI document, as a decorator of its view."""
-
     summary: str
     answers: Mapping[int, type[BaseModel] | None]  # by status; None: a stream alone
     body: type[BaseModel] | None = None

@@ -33,7 +33,6 @@ class GrowingText:
         self._waiting: list[Spoken] = []
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], *, is_end: bool) -> Part:
-        """Return the text that these tokens make certain; `logprobs`: of each token, or none."""
         text = ""
         for i, token in enumerate(tokens):
             if logprobs:

@@ -28,8 +28,6 @@ from web.openai.text_stream import Part, Spoken, spelled
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The fields of all answers of a call, and the tokenizer that spells its tokens."""
-
     id: str
     created: int
     model: str

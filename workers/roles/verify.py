@@ -102,7 +102,6 @@ class VerifierLoop(HeartbeatTask):
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
-        """Receive the mail, run one round, send the next draft jobs; return the seconds it can wait."""
         for message in messages:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)

@@ -19,8 +19,6 @@ class Kind(NamedTuple):
 
 
 class Layout:
-    """A packed batch as tensors for each attention layer, which notes here how it attends."""
-
     def __init__(self, plan: PackedBatch, num_heads: int, num_key_heads: int) -> None:
         self.plan, self.kv = plan, plan.kv
         self.num_heads, self.num_key_heads = num_heads, num_key_heads

@@ -22,8 +22,6 @@ class Output(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """A look at a pass between two layers, which may drop rows."""
-
     layers: tuple[int, ...]  # after so many layers, rising
     took_s: float  # seconds of the pass that they took; the forward adds to it
 

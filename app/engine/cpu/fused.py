@@ -111,7 +111,7 @@ class FusedForward:
         return chain
 
     def _check(self, plan: PackedBatch, ahead: int) -> None:
-        """Raise ValueError for a token or position outside the tables: the kernels do not check."""
+        """Raise ValueError for a token or position outside the tables."""
         if plan.kv is not self._kv:
             self._attach(plan.kv)
         if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:

@@ -75,7 +75,7 @@ class Rooms:
         return self._room._replace(threads=self.threads, logits=logits.ctypes.data, best=best), logits, best
 
     def read(self, wanted: int) -> np.ndarray:
-        """Copy the normed states that the last step's head read (N, hidden) float32."""
+        """(N, hidden) float32, normed, as the last step's head read them; a copy."""
         return self._update[:wanted].copy()
 
     def states(self, rows: int) -> np.ndarray:

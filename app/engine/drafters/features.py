@@ -19,7 +19,6 @@ class Features:
     absent: np.ndarray  # (d,) float32
 
     def rows(self, works: list[BatchEntry]) -> np.ndarray:
-        """Return the vectors to add to the entries' packed rows, (T, d) float32."""
         rows = np.tile(self.absent, (sum(len(work.tokens) for work in works), 1))
         last = -1
         for work in works:

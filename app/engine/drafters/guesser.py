@@ -67,7 +67,6 @@ class ModelGuesser:
         return [found[id(work)] for work in works]
 
     def check(self) -> None:
-        """Raise ModelRefused where guesses of one call and one by one differ."""
         sequence = probe(PROBED, self.model.vocab_size)
         whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
         if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):

@@ -41,7 +41,6 @@ class DeviceGuesser:
         self.max_context = weights.max_positions
 
     def rehearse(self) -> None:
-        """Launch every kernel of a guess, so that none is compiled later."""
         self._runner.rehearse(REHEARSED_ROWS)
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:

@@ -57,7 +57,6 @@ class Arrays:
             self.device[name] = self._device[part].view(dtype).view(shape)
 
     def turn(self) -> dict[str, np.ndarray]:
-        """Return the views of the next host buffer, once its last copy is over."""
         self._turn = (self._turn + 1) % len(self._buffers)
         copied = self._copied[self._turn]
         if copied is not None:
@@ -150,7 +149,6 @@ class Size:
         return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves, -(-(self.changes - spare) // each)))]
 
     def holds(self, other: "Size") -> bool:
-        """Tell whether a step of the other size fits, all of whose rows are wanted."""
         return (
             other.rows <= self.rows
             and other.wanted == other.rows
@@ -220,7 +218,6 @@ def _entries(works: list[BatchEntry], table_rows: np.ndarray) -> Entries:
 
 
 def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
-    """Return the room for `rows` of any sequences of up to `keys`."""
     slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
     return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
 

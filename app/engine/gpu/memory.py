@@ -10,9 +10,7 @@ import torch
 class Allocator(Protocol):
     def settle(self) -> None: ...
 
-    def free_bytes(self) -> int:
-        """Return the bytes that nothing holds; a block held for reuse is not free."""
-        ...
+    def free_bytes(self) -> int: ...
 
 
 class Rehearsed(Protocol):

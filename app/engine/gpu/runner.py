@@ -54,7 +54,6 @@ class ChosenRows:
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Return the token after `node`, chosen on the device (design D1) with the other arguments."""
         return self.tokens[node]
 
     def logprobs(

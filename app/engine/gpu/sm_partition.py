@@ -86,7 +86,6 @@ def _done(driver: Any, answer: tuple[Any, ...]) -> Any:
 
 
 def _side(stream: torch.cuda.Stream, total: int) -> Multiprocessors:
-    """Return the stream with the multiprocessors that its kernels report, launched one by one and replayed."""
     device, graph = torch.device("cuda", stream.device_index), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         launched = multiprocessors(total, device).tolist()

@@ -55,7 +55,6 @@ class Weights:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that a step of one token reads at least."""
         tensors = [self.norm, self.head.weight]
         for layer in self.layers:
             tensors += [layer.norm1, layer.norm2, *(one.weight for one in (layer.qkv, layer.out))]

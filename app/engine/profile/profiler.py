@@ -96,7 +96,6 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 def _timed(
     runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
-    """Time a step at each (context, rows), best of a few passes; pass by pass against disturbances."""
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:

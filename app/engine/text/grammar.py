@@ -23,7 +23,6 @@ class Grammars:
         self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids
 
     def fault(self, json_schema: str) -> str | None:
-        """Explain why no answer can follow a schema; None if one can."""
         if not self._eos_ids:
             return "this model has no end token, so no answer of it can end where a schema does"
         try:

@@ -109,7 +109,6 @@ def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the language model's part; models of several parts keep it one level down."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
 

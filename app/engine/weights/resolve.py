@@ -134,7 +134,6 @@ def _check_weights(folder: Path) -> None:
 
 
 def fetched_folder(name: str, home: Path) -> Path:
-    """Return the folder of a known name; its last part is the name that clients use."""
     return home / "models" / f"gguf-{DESCRIPTION}" / name
 
 
@@ -268,5 +267,4 @@ log = logging.getLogger(__name__)
 
 
 def target_folder(settings: Settings) -> Path:
-    """Return the folder of the settings' target, fetched on first use. Raises ModelRefused."""
     return resolve(settings.model, settings.home, log.info)

@@ -49,6 +49,5 @@ def _has_experts(config: dict[str, Any]) -> bool:
 
 
 def _parts(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the configuration and its parts': a language model's lies one level down beside images."""
     yield config
     yield from (part for part in config.values() if isinstance(part, dict))

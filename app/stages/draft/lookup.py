@@ -99,7 +99,6 @@ class Lookup:
         batch.left.append(text.row)
 
     def _look_up(self, batch: "_Batch", asked: list[tuple[int, int]]) -> tuple[list[int], list[float], list[int]]:
-        """Return the guesses of each row: tokens, chances, and where each ends."""
         most = sum(count for _, count in asked)
         out = Copies(np.empty(most, np.int64), np.empty(most), np.empty(len(asked), np.int64))
         read, rows = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (batch.read, asked))

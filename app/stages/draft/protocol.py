@@ -44,9 +44,7 @@ class Drafter(Protocol):
         """Return at most one draft for each context, with `base` its length."""
         ...
 
-    def update(self, context: Context) -> None:
-        """Learn from the tokens committed since the last call for this request."""
-        ...
+    def update(self, context: Context) -> None: ...
 
     def remove(self, request_id: str) -> None:
         """Free an ended request's memory."""
