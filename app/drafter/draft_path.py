@@ -72,4 +72,4 @@ class DraftPath:
 
     @property
     def _furthest(self) -> int:
-        return 2 * self.context.max_draft_tokens + 1
+        return 2 * self.context.max_draft_tokens + 1  # this round's, the target's own token, and as many again

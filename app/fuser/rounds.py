@@ -1,15 +1,12 @@
 """Keep a fuser's open rounds, each until it is due or has its drafts."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from app.fuser.early_mail import EarlyMail
 from app.messages import Draft, DraftJob, TreeMessage
 from app.stages.draft.protocol import Context
 from app.state import NO_TREE, Tree
-
-MAX_EARLY = 512  # rounds for which drafts that overtook their job are kept
-MAX_EARLY_EACH = 32  # such drafts of one round
 
 
 @dataclass(slots=True)
@@ -45,22 +42,18 @@ class FuseRounds:
     def __init__(self, model_free: Iterable[str]) -> None:
         self._model_free = frozenset(model_free)
         self._open: dict[str, FuseRound] = {}
-        self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
+        self._early = EarlyMail[Draft]()
 
     def open(self, job: DraftJob, context: Context) -> None:
-        early = self._early.pop((job.request_id, job.base), None) if self._early else None
-        self._open[job.request_id] = FuseRound(job, context, early or {})
+        drafts = {draft.drafter: draft for draft in self._early.take(job)}
+        self._open[job.request_id] = FuseRound(job, context, drafts)
 
     def add(self, draft: Draft) -> None:
         found = self._open.get(draft.request_id)
         if found and found.job.base == draft.base:
             found.drafts.setdefault(draft.drafter, draft)
-            return
-        early = self._early.setdefault((draft.request_id, draft.base), {})
-        if len(early) < MAX_EARLY_EACH:
-            early.setdefault(draft.drafter, draft)
-        while len(self._early) > MAX_EARLY:
-            self._early.popitem(last=False)
+        else:
+            self._early.keep(draft.drafter, draft)
 
     def models(self, job: DraftJob) -> set[str]:
         return set(job.drafters) - self._model_free

@@ -4,17 +4,15 @@ The most confident guess is chosen and sent to every node of the round. After it
 again as that took for the drafters that guessed the last step in time.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from app.drafter.draft_steps import DraftStep, drafts_of, fused_step
+from app.fuser.early_mail import EarlyMail
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
 
 LEAST_WAIT_S = 0.003  # for the others, once the first guess of a step has come: the jitter of two hops
-MAX_EARLY = 512  # rounds for which guesses that overtook their job are kept
-MAX_EARLY_EACH = 32  # such guesses of one round
 
 
 @dataclass(slots=True)
@@ -72,11 +70,11 @@ class TokenSharing:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._paths: dict[str, _Path] = {}
-        self._early: OrderedDict[tuple[str, int], list[TokenGuess]] = OrderedDict()
+        self._early = EarlyMail[TokenGuess]()
 
     def open(self, job: DraftJob, models: Iterable[str], now_s: float) -> None:
         path = self._paths[job.request_id] = _Path(job, set(models), now_s)
-        for guess in self._early.pop((job.request_id, job.base), ()):
+        for guess in self._early.take(job):
             path.add(guess, now_s)
 
     def receive(self, guesses: Iterable[TokenGuess], now_s: float) -> None:
@@ -88,7 +86,7 @@ class TokenSharing:
             if path and path.job.base == guess.base:
                 path.add(guess, now_s)
             elif path is None or path.job.base < guess.base:
-                self._keep(guess)
+                self._early.keep((guess.drafter, guess.step), guess)
 
     def advance(self, now_s: float) -> list[tuple[str, SharedPath]]:
         """Choose what can be chosen; return (node's mailbox, path) for each node that is to go on."""
@@ -113,10 +111,3 @@ class TokenSharing:
     def _is_sound(self, guess: TokenGuess) -> bool:
         tokens, chances = (guess.token, guess.second), (guess.confidence, guess.second_confidence)
         return all(0 <= token < self._vocab_size for token in tokens) and all(0.0 <= p <= 1.0 for p in chances)
-
-    def _keep(self, guess: TokenGuess) -> None:
-        early = self._early.setdefault((guess.request_id, guess.base), [])
-        if len(early) < MAX_EARLY_EACH:
-            early.append(guess)
-        while len(self._early) > MAX_EARLY:
-            self._early.popitem(last=False)

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, FuseRound, FuseRounds
+from app.fuser.early_mail import MAX_EARLY, MAX_EARLY_EACH
+from app.fuser.rounds import FuseRound, FuseRounds
 from app.messages import Draft, DraftJob
 from app.request import Sampling
 from app.stages.draft.protocol import Context
