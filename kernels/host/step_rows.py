@@ -1,14 +1,14 @@
-"""Write a step's rows as a device reads them: what stands in each, what it sees, and how its token is chosen.
+"""Write a step's rows for a device: token, position, slot, visible rows and sampling parameters.
 
 The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the first
 below the last token. Row r, counted from the entry's first, has
 
-    depth(r) = depth(above(r)) + 1            above(r): the row below which it stands
+    depth(r) = depth(above(r)) + 1            above(r): its parent row
     sees(r) = sees(above(r)) | 1 << r         0 from row 64 on: a prompt's chunk, without a tree
     position(r) = start + depth(r)
     slot(r) = pages[(start + r) // S] * S + (start + r) % S
 
-for `start` cached tokens and pages of S tokens. Wanted are the tokens behind an entry's last token and each node.
+for `start` cached tokens and pages of S tokens. An entry's last token and each node want a next token.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Entries(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The arrays of a step, which hold as many entries and rows or more; the rest is padding."""
+    """The arrays of a step, for at least as many entries and rows; the rest is padding."""
 
     ids: np.ndarray  # int32, as all without another type; padded with 0, as all without another padding
     depth: np.ndarray

@@ -2,8 +2,8 @@
 
     out = silu(gate) * up,   silu(x) = x / (1 + e^-x)
 
-Gate and up are the halves of one product's rows. silu is computed in float32 and rounded to the
-dtype before it is multiplied: so do the models of transformers.
+Gate and up are the halves of one product's rows. silu is computed in float32 and rounded to the dtype before it is
+multiplied, as transformers does.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,6 @@ def gated_silu_reference(
     gate_up: torch.Tensor,  # (T, 2 * F), gate before up
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """Compute the gate with torch: the specification."""
     gate, up = gate_up.chunk(2, -1)
     out.copy_(F.silu(gate.float()).to(gate.dtype) * up)
 
@@ -53,7 +52,7 @@ def gated_silu(
     gate_up: torch.Tensor,  # (T, 2 * F)
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """Compute the gate in the dtype of the rows; allocate nothing, read nothing back. Raises ValueError."""
+    """Compute in the dtype of the rows; allocate nothing, read nothing back. Raises ValueError."""
     num_rows, columns = out.shape
     if gate_up.shape != (num_rows, 2 * columns):
         raise ValueError(f"gate and up {tuple(gate_up.shape)} do not fit {tuple(out.shape)}")
