@@ -1,7 +1,7 @@
-"""Translate a request's sampling parameters to what kernels take.
+"""Translate a request's sampling parameters for the kernels.
 
 A new one goes to `app.request.Sampling`, to `choice_of` or `row_of` here, to `kernels.sampling.parameters` and to
-`web.openai.requests`; no other file knows them one by one.
+`web.openai.requests`.
 """
 
 import math
@@ -20,7 +20,6 @@ def choice_of(sampling: Sampling) -> Choice:
 
 
 def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: np.ndarray | None) -> Row:
-    """Translate all parameters for the row whose token is to stand at `position`."""
     s = sampling
     return Row(
         choice_of(s),
@@ -35,12 +34,10 @@ def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: n
 
 
 def is_shaped(sampling: Sampling) -> bool:
-    """Tell whether bias, penalties or allowed tokens change the logits before they are filtered."""
     return bool(is_penalised(sampling) or sampling.logit_bias or sampling.allowed_token_ids)
 
 
 def is_penalised(sampling: Sampling) -> bool:
-    """Tell whether logits depend on the tokens before."""
     return bool(sampling.frequency_penalty or sampling.presence_penalty)
 
 

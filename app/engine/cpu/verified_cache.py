@@ -1,6 +1,6 @@
-"""Keep what a fused model's first start has found out, so that the next start needs nothing but its weights.
+"""Cache a fused model's spec, so that the next start needs only its weights.
 
-The spec is kept with some of the modules' logits: a forward built from it that gives other logits is not used.
+Some of the modules' logits are kept to check a forward built from it.
 """
 
 from pathlib import Path
@@ -44,10 +44,7 @@ def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activat
 
 
 def remember(file: Path, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
-    """Write the spec and a sample of the modules' logits (N, V) float32 in the trial; names:
-
-    of the modules' weights.
-    """
+    """`expected`: a sample of the modules' logits (N, V) float32 in the trial; names: of the modules' weights."""
     known = VerifiedModel(spec=spec, names=names, logits=_sample(expected).tolist(), spread=float(expected.std()))
     write_cached(file, known.model_dump_json())
 

@@ -1,7 +1,6 @@
-"""Feed the target's last hidden state h, normed, to a drafter: W h + b is added to the last committed token's
-embedding.
+"""Add the target's last normed hidden state h to a drafter's input: W h + b at the last committed token.
 
-Elsewhere a learnt vector, `absent`, is added. The idea is EAGLE's (Li et al. 2024, arXiv:2401.15077).
+Other tokens get a learnt vector, `absent`. From EAGLE (Li et al. 2024, arXiv:2401.15077).
 """
 
 from dataclasses import dataclass
@@ -41,10 +40,7 @@ class Features:
 
 
 def features_of(weights: dict[str, Weight]) -> Features | None:
-    """Take a drafter's features out of its weights:
-
-    `feature.weight` (d, d'), `feature.bias` (d,), `absent` (d,), or None.
-    """
+    """Remove a drafter's features from its weights: `feature.weight` (d, d'), `feature.bias` (d,), `absent` (d,)."""
     if "feature.weight" not in weights:
         return None
     names = ("feature.weight", "feature.bias", "absent")

@@ -1,4 +1,4 @@
-"""Collect accepted paths of trees; the next step carries them in its transfer, and moves them before it reads them."""
+"""Collect accepted paths of trees, which the next step moves before it reads."""
 
 from array import array
 from typing import Final
@@ -9,7 +9,7 @@ from kernels.attention.kv_commit import kv_commit
 
 
 class KVMoves:
-    """Moves of accepted nodes to the slots right behind their sequence's prefix, in pages as they were when added."""
+    """Pages are those at the time of `add`."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -18,7 +18,7 @@ class KVMoves:
         self.waiting: Final[list[Move]] = []
 
     def add(self, pages: "array[int]", below: int, path: list[int]) -> None:
-        """Add the path, root's child first, of a tree whose node i was written to slot below + i."""
+        """Node i of the tree is in slot below + i; `path`: root's child first."""
         if path != list(range(len(path))):
             first = below // self._page_tokens
             self.waiting.append(Move(pages[first : first + self._table], below % self._page_tokens, path))

@@ -1,6 +1,6 @@
 """Render a model's chat template as Hugging Face's `apply_chat_template` does.
 
-Templates come with models and are not trusted: they run in jinja's immutable sandbox and see plain strings only.
+Templates are not trusted: they run in jinja's immutable sandbox and see plain strings only.
 """
 
 import json
@@ -19,7 +19,7 @@ from app.request import ChatMessage
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens that it may name. Raises ModelRefused."""
+    """A compiled template and its special tokens. Raises ModelRefused."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
@@ -29,7 +29,7 @@ class ChatTemplate:
             raise ModelRefused(f"the model's chat template does not compile: {error}") from error
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the conversation as one text that ends where the assistant's answer begins.
+        """Return the conversation as one text up to the assistant's answer.
 
         Raises InvalidRequest for messages that the template refuses.
         """
@@ -41,10 +41,7 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}`, which marks answers for training.
-
-    Here its body passes through.
-    """
+    """Pass through the body of `{% generation %}`, which marks answers for training."""
 
     tags = {"generation"}
 

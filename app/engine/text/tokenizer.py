@@ -1,4 +1,4 @@
-"""Tokenize with a model folder's tokenizer: text to ids and back, equal to Hugging Face's, without transformers."""
+"""Tokenize with a model folder's tokenizer, equal to Hugging Face's, without transformers."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_le
 
 
 def tokenizer_sha256(folder: Path) -> str:
-    """Hash a folder's tokenizer, by which drafters and stores name it. Raises ModelRefused without one."""
+    """Hash a folder's tokenizer: its id for drafters and stores. Raises ModelRefused without one."""
     path = folder / FILE
     if not path.is_file():
         raise ModelRefused(f"{folder} has no {FILE}; only fast tokenizers can be served")
@@ -28,12 +28,13 @@ def tokenizer_sha256(folder: Path) -> str:
 
 
 class Tokenizer:
-    """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused.
+    """A model's tokenizer, immutable and thread-safe. Raises ModelRefused.
 
-    vocab_size      columns of the model's logits: ids from there on mean nothing eos_ids
-    tokens that end an answer sha256          of tokenizer.json: a drafter must have the same
-    context_tokens  longest sequence that the model can read, prompt and answer together byte_ids
-    tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours
+    vocab_size      columns of the model's logits: larger ids mean nothing
+    eos_ids         tokens that end an answer
+    sha256          of tokenizer.json: a drafter must have the same
+    context_tokens  longest sequence of the model, prompt and answer together
+    byte_ids        tokens for one raw byte ("byte fallback"); their text depends on their neighbours
     grammars        the grammars of answers over its tokens
     """
 
@@ -67,7 +68,7 @@ class Tokenizer:
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Return the ids of a conversation in the model's template, up to the assistant's answer.
 
-        Raises InvalidRequest where there is no template, or it refuses the messages.
+        Raises InvalidRequest if there is no template, or it refuses the messages.
         """
         if self._template is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")
@@ -117,7 +118,6 @@ def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the language model's part; models of several parts keep it one level down."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
 
@@ -131,7 +131,6 @@ def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _eos_ids(*candidates: Any) -> tuple[int, ...]:
-    """Return the first source's ids that names any."""
     for value in candidates:
         if isinstance(value, int):
             return (value,)

@@ -1,7 +1,4 @@
-"""Digest a model, the code and the libraries: measurements are kept under the digest.
-
-Weights count by size and time alone.
-"""
+"""Digest a model, the code and the libraries, as the key of measurements."""
 
 import hashlib
 import json
@@ -15,7 +12,7 @@ LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
 
 
 def digest(folders: Iterable[Path], **about: object) -> str:
-    """Digest the models in the folders, Paceline's code, its libraries, and the JSON values `about`."""
+    """Models count by size and time alone; `about`: JSON values."""
     whole = {
         "models": [_model(folder) for folder in folders],
         "libraries": {name: installed(name) for name in LIBRARIES},
