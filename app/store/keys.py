@@ -33,8 +33,6 @@ the member stops counting, so an index never outgrows what it points at.
 
 
 class Keys:
-    """The keys of one namespace."""
-
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         # Another form of the channel's messages needs another number: versions run side by side.
