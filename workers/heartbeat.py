@@ -1,7 +1,7 @@
-"""Beat for a worker process: a thread that renews its leases, reports its progress, and runs its regular tasks.
+"""Renew a worker's leases, report its progress, and run its regular tasks, in a thread.
 
-The leases of a frozen process expire, so others take over. A process that hangs in one step has a heartbeat without
-progress; after HUNG_S the heartbeat ends it, so that it is started again.
+The leases of a frozen process expire, so others take over. After HUNG_S without progress the heartbeat ends the
+process, so that it is restarted.
 """
 
 import faulthandler
@@ -28,19 +28,19 @@ STDERR = 2  # the process's own
 
 
 class HeartbeatTask(Protocol):
-    """Regular work of a process, in its heartbeat's thread. A failed task is repeated at the next beat."""
+    """Regular work in the heartbeat's thread; a failed task is repeated at the next beat."""
 
     def beat(self) -> None:
-        """Do what is due, four times a lease. Raises StoreUnavailable."""
+        """Called four times a lease. Raises StoreUnavailable."""
         ...
 
     def close(self) -> None:
-        """Write what must not be lost: the process ends. Raises StoreUnavailable."""
+        """Write what must not be lost at the process's end. Raises StoreUnavailable."""
         return None
 
 
 class Heartbeat(threading.Thread):
-    """The heartbeat of one worker. `owner`: its random identity. `info`: facts that it publishes."""
+    """`owner`: the worker's random identity. `info`: facts that it publishes."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Heartbeat(threading.Thread):
         self._stopping = threading.Event()
 
     def begin(self, tasks: Sequence[HeartbeatTask] = ()) -> None:
-        """Take the node's name, waiting for a dead namesake's lease to expire, then beat."""
+        """Wait for a dead namesake's lease to expire, then beat."""
         self._tasks = tuple(tasks)
         while not self._renew():
             log.info("%s is still held by another process; waiting", self.node)
@@ -105,14 +105,14 @@ class Heartbeat(threading.Thread):
             self._deployment.counters.count(BUSY, self.kind, by=now_s - since_s)
 
     def mark_idle(self) -> None:
-        """Leave the work under way out of the load: it is optional."""
+        """Exclude the work under way from the load: it is optional."""
         self._load_fraction.mark_idle()
 
     def working_on(self, request_ids: Iterable[str]) -> None:
         self.recorder.working_on(request_ids)
 
     def attend(self, mailbox: str) -> bool:
-        """Renew this mailbox's lease from now on; False if this process does so already."""
+        """False if this process does so already."""
         with self._mailboxes_lock:
             if mailbox in self._mailboxes:
                 return False
@@ -144,7 +144,7 @@ class Heartbeat(threading.Thread):
                 log.exception("a heartbeat failed")
 
     def _renew(self) -> bool:
-        """Renew the leases of the node and its mailboxes; False if another process has the node's name."""
+        """False if another process has the node's name."""
         progress_s = time.time() - self._busy_for_s()
         info = {**self._info(), "pid": os.getpid(), "busy": round(self._load_fraction.read(time.monotonic()), 3)}
         is_ours = self._deployment.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
@@ -195,7 +195,7 @@ DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
 class LoadFraction:
-    """Measure which part of the time a thread works. All times are monotonic seconds."""
+    """Measure a thread's working part of the time. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -219,7 +219,7 @@ class LoadFraction:
             self._since_s = None
 
     def read(self, now_s: float) -> float:
-        """Return the part of the time, 0 to 1, in which the last second weighs most."""
+        """Return the part, 0 to 1, weighted to the last second."""
         with self._lock:
             self._count(now_s)
             if self._looked_s is not None and now_s > self._looked_s:

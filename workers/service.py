@@ -1,4 +1,4 @@
-"""Bundle what a role gives to its worker process: heartbeat, doorbells, regular tasks."""
+"""Bundle a role's heartbeat, doorbells and regular tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,8 @@ DRAFTER_THREAD_ENDS_S = 5.0  # a batch of drafts may still be under way
 
 @dataclass(frozen=True, slots=True)
 class RoleService:
-    """A role's service, as its worker process runs it.
-
-    `doorbells`: by mailbox, the function that serves it until it is idle. `drafter_thread`: serves one mailbox all
-    the time, and ends with Celery's worker.
+    """`doorbells`: by mailbox, the function that serves it until it is idle. `drafter_thread`: serves one mailbox, and
+    ends with Celery's worker.
     """
 
     heartbeat: Heartbeat
@@ -26,7 +24,7 @@ class RoleService:
         self.heartbeat.begin(self.tasks)
 
     def ring(self, mailbox: str) -> None:
-        """Serve a mailbox whose doorbell rang; ignore an unknown one."""
+        """Ignore an unknown mailbox."""
         if mailbox in self.doorbells:
             self.doorbells[mailbox]()
 
