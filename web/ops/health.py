@@ -1,4 +1,4 @@
-"""Serve GET /healthz (this process answers) and GET /readyz (requests would be served, or the missing kinds)."""
+"""Serve GET /healthz (this process answers) and GET /readyz (ready, or the missing kinds)."""
 
 import logging
 from collections import Counter
@@ -15,7 +15,7 @@ NEEDED = ("control", "verify")  # requests are served without drafters and fuser
 
 
 def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
-    """Make the two routes. Once `leaving` is set, /healthz tells a proxy so."""
+    """Once `leaving` is set, /healthz tells a proxy so."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
