@@ -1,4 +1,4 @@
-"""Check and merge the drafts of a batch of trees in one call; `kernels.host.merged_trees` has the formula."""
+"""Check and merge the drafts of a batch in one call; formula in `kernels.host.merged_trees`."""
 
 from typing import NamedTuple
 

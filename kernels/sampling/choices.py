@@ -64,7 +64,7 @@ def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str =
 
 
 def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
-    """Pack the rows' edits; None if no row has any, nor a mask. Raises IndexError like `pack_rows`."""
+    """None if no row has edits or a mask. Raises IndexError like `pack_rows`."""
     if not any(_is_edited(row) for row in rows):
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)

@@ -1,4 +1,4 @@
-"""List the sampling parameters of a row of logits, the source for arrays, steps and launchers.
+"""List the sampling parameters of a row of logits.
 
 A new one is a line of `PARAMETERS`, a field of `Limits` and of `kernels.sampling.choices.RowChoices`, and its
 arithmetic in `target_token` and `target_token_batch`.

@@ -42,7 +42,7 @@ class Row:
 
 
 def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
-    """Return the token id for logits (V,) float32 after bias, penalties and mask: the specification."""
+    """Logits (V,) float32 are after bias, penalties and mask: the specification."""
     if choice.temperature == 0.0:
         return int(logits.argmax())
     kept, z = filtered(logits, choice)
@@ -50,9 +50,7 @@ def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) 
 
 
 def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens of logits (V,) that the filters keep: (ids ascending (n,) int64, their logits over the
-    temperature (n,)).
-    """
+    """Return the kept tokens of logits (V,): (ids ascending (n,) int64, their logits over the temperature (n,))."""
     z = logits / max(choice.temperature, MIN_TEMPERATURE)
     floor = torch.tensor(-torch.inf)
     if 0 < choice.top_k < len(z):

@@ -40,9 +40,7 @@ from kernels.sampling.target_token import Row, target_token_reference
 
 
 def target_token_batch_reference(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose row by row from logits (N, V): ((N,) int32 tokens, (N,) float32 log-probabilities of y); the
-    specification.
-    """
+    """Logits (N, V) -> ((N,) int32 tokens, (N,) float32 log-probabilities of y); the specification."""
     tokens, logprobs = [], []
     for y, row in zip(shaped_rows(logits, rows), rows, strict=True):
         tokens.append(target_token_reference(y, row.choice, row.position))
@@ -112,7 +110,7 @@ def _top_k_mass(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Return (a threshold that just the top-k tokens reach, the sum of their exp(z - peak), passes over the row)."""
+    """Return (a threshold of just the top-k tokens, the sum of their exp(z - peak), passes over the row)."""
     passes = 0
     total = 0.0
     lowest = -float("inf")  # the k-th highest z lies in [lowest, ceiling], and both occur

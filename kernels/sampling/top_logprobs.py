@@ -107,7 +107,7 @@ def _row_top_kernel(
 
 
 def top_logprobs(logits: torch.Tensor, edits: Edits | None, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ((N, n) int32 tokens, (N, n) float32 log-probabilities) for logits (N, V) of any float type.
+    """Logits (N, V) of any float type -> ((N, n) int32 tokens, (N, n) float32 log-probabilities).
 
     With fewer than n allowed tokens the rest are -inf, with undefined tokens.
     """
