@@ -1,4 +1,4 @@
-"""View a row's history, the tokens of its sequence and tree, and count each token, without a copy."""
+"""View a row's history and count its tokens, without a copy."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -242,5 +242,5 @@ def _bounded(ratio: float) -> float:
 
 
 def _never_falling(seconds: list[float]) -> list[float]:
-    """Lower the points above a later one: more rows never take less, so those were disturbed."""
+    """Lower the points above a later one, which were disturbed."""
     return list(accumulate(reversed(seconds), min))[::-1]

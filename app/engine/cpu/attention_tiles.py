@@ -1,4 +1,4 @@
-"""Lay out a packed forward through transformers' modules: slots to write, and tiles of rows to attend."""
+"""Lay out a packed forward through transformers' modules."""
 
 from typing import NamedTuple
 

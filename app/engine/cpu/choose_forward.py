@@ -30,10 +30,9 @@ def choose_forward(
     file: Path | None = None,
     activations: Activations = "float32",
 ) -> Forward:
-    """Return the fused forward if it supports the model's family, else the modules, with linear layers that keep rows'
-    bits.
+    """Return the fused forward if it supports the model's family, else the modules, made to keep rows' bits.
 
-    `weights`: as the files hold them; the modules' own if different. `file`: for the findings. The model must not be
+    `weights`: as the files hold them; the modules' own if different. `file`: caches the spec. The model must not be
     used afterwards. Raises ModelRefused for a model that ignores the attention interface, NoIntegerProducts for int8
     activations of an unfused one.
     """

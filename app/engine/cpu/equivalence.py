@@ -26,7 +26,7 @@ def trial(forward: Forward) -> torch.Tensor:
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:
-    """Return the largest difference of two sets of logits (N, V), in units of `spread`; NaN if any logit is NaN."""
+    """Return the largest difference of logits (N, V) in units of `spread`, or NaN."""
     return float((found - expected).abs().max() / spread)
 
 

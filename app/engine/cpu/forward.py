@@ -1,4 +1,4 @@
-"""Declare the forward of a model: from a packed batch to the logits of its wanted rows."""
+"""Declare the forward of a model."""
 
 from typing import NamedTuple, Protocol
 
@@ -42,6 +42,6 @@ class Forward(Protocol):
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Write the rows' keys and values, and return the wanted rows' logits. Raises ModelRefused.
 
-        Dropped rows have no logits, and keys and values in the first layers only.
+        Dropped rows have no logits.
         """
         ...

@@ -1,4 +1,4 @@
-"""Run a Llama-shaped model as one compiled forward, built from its weights and a ModelSpec."""
+"""Run a Llama-shaped model as one compiled forward."""
 
 import time
 from functools import lru_cache
@@ -95,7 +95,7 @@ class FusedForward:
         self._least_tiles = -(-2 * self._team.size // self.shape.num_key_heads)  # each is attended a key head at a time
 
     def last_hidden(self, rows: int) -> np.ndarray:
-        """Return a copy (rows, d) float32 of the last pass's final normed states, of all its rows."""
+        """Copy the last pass's final normed states, (rows, d) float32."""
         return self._rooms.normed(rows)
 
     def chain(
@@ -196,10 +196,9 @@ class FusedForward:
         return slots
 
     def _embedding(self, spec: ModelSpec, weights: Weights, head: int) -> tuple[int, int]:
-        """Return the addresses of the embedding's kernel and of the packed embedding. Raises ValueError for another
-        shape.
+        """Return the addresses of kernel and packed embedding. `head`: the packed head's, shared if equal, or 0.
 
-        `head`: the address of the packed head, reused if its numbers are the embedding's, or 0.
+        Raises ValueError for another shape.
         """
         weight = weights[EMBEDDING]
         if _shape(weight) != (spec.vocab_size, spec.hidden):

@@ -1,4 +1,4 @@
-"""Run batch entries over one model on the CPU: entries in, rows of logits out."""
+"""Run batch entries over one model on the CPU."""
 
 from collections import Counter
 from collections.abc import Sequence as Listed

@@ -1,4 +1,4 @@
-"""Turn a packed batch into the flat arrays of a fused step, and hold the steps' working memory."""
+"""Turn a packed batch into a fused step's flat arrays, and hold its working memory."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Guess with a drafter's model: the two best next tokens of each sequence, with the target's own noise (design D1)."""
+"""Guess each sequence's two best next tokens with the target's own noise (design D1)."""
 
 import numpy as np
 import torch
@@ -56,8 +56,7 @@ class ModelGuesser:
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Return each final entry's next guess, or a chain of up to `depth`.
 
-        Ends early when every entry's product of confidences is below `floor`. Raises ArithmeticError for logits that
-        are not finite.
+        Ends when every product of confidences is below `floor`. Raises ArithmeticError for logits that are not finite.
         """
         can_chain = isinstance(self.model, FusedForward)
         chains = [w for w in works if can_chain and w.final and is_greedy(w)]
@@ -113,7 +112,7 @@ class ModelGuesser:
 
 
 def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """Return the two largest of each row of logits (N, Vh) float32; `head_ids`: (Vh,) int64, the columns' tokens."""
+    """Return the two largest of each row of logits (N, Vh); `head_ids`: (Vh,) int64, the columns' tokens."""
     values, best = logits.topk(min(2, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
     tokens = (best if head_ids is None else head_ids[best]).tolist()
@@ -121,9 +120,7 @@ def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess
 
 
 def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
-    """Return the best and second best of log q + G of logits (Vh,) float32, G the target's noise at `position` (design
-    D1).
-    """
+    """Return the two best of log q + G of logits (Vh,) float32, G the target's noise (design D1)."""
     kept, z = filtered(logits, choice_of(sampling))
     ids = kept if head_ids is None else head_ids[kept]
     scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)

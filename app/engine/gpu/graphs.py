@@ -45,8 +45,7 @@ class Graphs:
     ) -> None:
         """Capture all tiers in the thread that replays.
 
-        page_table: (R, N) int32, on the device. `longest_tokens`: of sequences in a tier, new rows included.
-        `has_own_streams`: one for each tier, for benchmarks.
+        page_table: (R, N) int32, on the device. `longest_tokens`: new rows included. `has_own_streams`: for benchmarks.
         """
         self._weights, self._pages, self._page_table, self._method = weights, pages, page_table, method
         self._longest_tokens = longest_tokens

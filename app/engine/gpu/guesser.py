@@ -30,7 +30,7 @@ class DeviceGuesser:
         page_tokens: int,
         has_graphs: bool = True,
     ) -> None:
-        """head_ids: (Vh,) int64, the token of each row of the head; None: all, in order."""
+        """head_ids: (Vh,) int64, the token of each row of the head; None: all."""
         self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
         self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
@@ -101,7 +101,7 @@ def _load(
 
 
 def _stretched(work: BatchEntry) -> BatchEntry:
-    """Turn a few tokens into a chain below the first of them, so that all rows are wanted."""
+    """Turn tokens into a chain below the first, so that all rows are wanted."""
     if not work.final or not 1 < len(work.tokens) <= FEW:
         return work
     first, *rest = work.tokens

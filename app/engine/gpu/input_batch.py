@@ -1,4 +1,4 @@
-"""Build a step's input on a GPU: named arrays in one buffer, written on the host, copied to the device at once."""
+"""Build a step's input on a GPU."""
 
 import math
 from array import array
@@ -146,7 +146,7 @@ class Size:
         return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves, -(-(self.changes - spare) // each)))]
 
     def holds(self, other: "Size") -> bool:
-        """Tell whether a step of the other size fits, all of whose rows are wanted."""
+        """All rows of the other step are wanted."""
         return (
             other.rows <= self.rows
             and other.wanted == other.rows

@@ -43,8 +43,8 @@ class Method:
 
     @classmethod
     def of(cls, dtype: torch.dtype, fold: int, *, is_exact: bool, fuses: bool = False) -> "Method":
-        """`fold`: query heads of a key head; `is_exact`: the same tiles for any number of rows; `fuses`: without that
-        promise, for benchmarks.
+        """`fold`: query heads of a key head; `is_exact`: the same tiles for any number of rows; `fuses`: for
+        benchmarks.
         """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:

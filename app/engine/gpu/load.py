@@ -1,4 +1,4 @@
-"""Load a Llama-shaped causal LM onto a GPU, and check its forward against the model's modules."""
+"""Load a Llama-shaped causal LM onto a GPU, and check its forward."""
 
 import logging
 from pathlib import Path

@@ -32,7 +32,7 @@ class DeviceMemory:
 
 
 def free_for_pages(memory: Allocator, rehearse: Callable[[], Rehearsed]) -> int:
-    """Return the bytes that are free beside the weights and `rehearse`, a run of the largest steps; 0 at least."""
+    """Return the bytes free beside the weights and `rehearse`, a run of the largest steps."""
     memory.settle()
     before = memory.free_bytes()
     rehearsed = rehearse()

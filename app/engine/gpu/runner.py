@@ -1,4 +1,4 @@
-"""Run batch entries over one model on a GPU: the target's tokens are chosen there, in one read a step."""
+"""Run batch entries over one model on a GPU, with one read a step."""
 
 import time
 from collections.abc import Mapping
@@ -228,7 +228,7 @@ class DeviceStep:
 
     @torch.inference_mode()
     def collect(self) -> list[ChosenRows | None]:
-        """Wait for the tokens. Raises ArithmeticError for logits that are not finite; then `invalidate` the entries."""
+        """Raises ArithmeticError for logits that are not finite; then `invalidate` the entries."""
         works, logits = self._works, self._result.logits
         wanted = _wanted(works)
         chosen = self._result.chosen.cpu()[:, :wanted]  # the one read from the device

@@ -1,4 +1,4 @@
-"""Launch the packed forward, then each wanted row's token, in one tensor to read back."""
+"""Launch a forward, and each wanted row's token in one tensor to read back."""
 
 from dataclasses import dataclass
 

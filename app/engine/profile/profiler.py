@@ -1,4 +1,4 @@
-"""Measure a target's step costs by rows and context, and whether rows keep their bits."""
+"""Measure a target's step costs, and whether rows keep their bits."""
 
 import logging
 import time

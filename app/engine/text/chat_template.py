@@ -29,10 +29,7 @@ class ChatTemplate:
             raise ModelRefused(f"the model's chat template does not compile: {error}") from error
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the conversation as one text up to the assistant's answer.
-
-        Raises InvalidRequest for messages that the template refuses.
-        """
+        """Return the text up to the assistant's answer. Raises InvalidRequest if the template refuses the messages."""
         plain = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.render(messages=plain, add_generation_prompt=True, **self._special_tokens)

@@ -13,7 +13,7 @@ class Detokenizer(Protocol):
 
 
 class TextStream:
-    """The text of a growing sequence. Incomplete bytes wait for their rest. For one thread.
+    """Incomplete bytes wait for their rest. For one thread.
 
     A call decodes the tokens behind the last delta (`_seen`: they decide whether a space follows) and those since
     (`_held`).

@@ -17,7 +17,7 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 
 
 class Grammars:
-    """The grammars of one tokenizer, loaded at first use in some tenths of a second."""
+    """Loaded at first use in some tenths of a second."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
         self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids

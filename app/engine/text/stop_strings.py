@@ -1,4 +1,4 @@
-"""Find the end of an answer by stop strings: in a text, a stream of tokens, or a run of them.
+"""Find the end of an answer by stop strings.
 
 The first complete stop string counts, at the same character the longest. The place depends on the tokens alone, not on
 their division into runs.

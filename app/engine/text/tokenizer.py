@@ -62,13 +62,12 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text` with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
+        """Raises InvalidRequest for a lone surrogate."""
         return self._encode(text, "prompt", add_special_tokens=True)
 
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the ids of a conversation in the model's template, up to the assistant's answer.
-
-        Raises InvalidRequest if there is no template, or it refuses the messages.
+        """Return the ids up to the assistant's answer. Raises InvalidRequest without a template, or if it refuses the
+        messages.
         """
         if self._template is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")

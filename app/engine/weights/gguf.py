@@ -1,4 +1,4 @@
-"""Write the configuration and the tokenizer of a GGUF model as Hugging Face's files; the weights stay in the file.
+"""Write a GGUF model's configuration and tokenizer as Hugging Face's files.
 
 `python -m app.engine.weights.gguf MODEL.gguf FOLDER`, a separate process: transformers takes seconds to import.
 """

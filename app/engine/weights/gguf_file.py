@@ -1,4 +1,4 @@
-"""Read the tensors of a Llama-shaped model's GGUF file under the names of Hugging Face's modules."""
+"""Read a Llama-shaped model's GGUF tensors under Hugging Face's names."""
 
 import mmap
 import re
@@ -44,7 +44,7 @@ PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in ano
 
 
 def opened(file: Path) -> Any:
-    """Open a GGUF file, once a process. Raises ModelRefused for an invalid or truncated one."""
+    """Open the file once a process. Raises ModelRefused for an invalid or truncated one."""
     try:
         about = file.stat()
         return _opened(file, about.st_size, about.st_mtime_ns)
@@ -92,7 +92,7 @@ def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
 
 
 def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
-    """Return a value of the file's header. Raises ModelRefused if there is none, and no default."""
+    """Raises ModelRefused without value and default."""
     found = reader.get_field(name)
     if found is None:
         if default is None:
@@ -107,7 +107,7 @@ def types(file: Path) -> set[str]:
 
 
 def readers(file: Path) -> dict[str, Callable[[], Weight]]:
-    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file."""
+    """Map module names to readers of weights. Raises ModelRefused for a damaged file."""
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))

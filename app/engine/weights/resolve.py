@@ -89,7 +89,7 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def refusing(folder: Path) -> Iterator[None]:
-    """Raise ModelRefused for any error of a library in the block; Paceline's own pass through."""
+    """Raise ModelRefused for any error but Paceline's own."""
     try:
         yield
     except PacelineError:

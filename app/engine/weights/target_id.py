@@ -1,4 +1,4 @@
-"""Identify the inputs of a target's texts by 16 hex digits: its weights, their arithmetic and its tokenizer."""
+"""Identify a target by 16 hex digits of its weights, their arithmetic and its tokenizer."""
 
 import hashlib
 import json

@@ -17,7 +17,7 @@ HASHED_ROWS = 2048  # at a time
 
 
 class Stored(Mapping[str, Weight]):
-    """A folder's weights, read lazily. A tied head is the embedding. Raises ModelRefused for none."""
+    """Read a folder's weights lazily. A tied head is the embedding. Raises ModelRefused for none."""
 
     def __init__(self, folder: Path) -> None:
         self._readers: dict[str, Callable[[], Weight]] = {}
@@ -70,7 +70,7 @@ def embedding_sha256(target: Path) -> str:
 
 @lru_cache(maxsize=1)
 def stored_embedding(target: Path) -> Weight:
-    """Return the target's embedding (V, d) as its file holds it, shared by all drafters of a process."""
+    """Return (V, d) as the file holds it, shared by all drafters of a process."""
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")
