@@ -149,7 +149,7 @@ class EventFeed:
 
 
 class Reader:
-    """Read the events of some requests, in order. For one thread, except for the feed's calls."""
+    """For one thread, except for the feed's calls."""
 
     def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
         self._feed, self._requests, self._ids = feed, requests, request_ids

@@ -77,7 +77,7 @@ class Mailboxes:
         return None if found is None else str(found)
 
     def forgotten(self) -> list[str]:
-        """Return and mark mailboxes with items, no attendant and no fresh ringing mark: one caller rings."""
+        """Return and mark mailboxes with items but without attendant or fresh ringing mark: one caller rings."""
         args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]
         return list(self._forgotten([self._keys.mailboxes], args))
 
