@@ -1,4 +1,7 @@
-"""Register the Celery task `paceline.steer`: read the load, decide by `app.beat`, publish the policy, log the tick."""
+"""Register the Celery task `paceline.steer`: read the load, decide by `app.beat`, publish the policy.
+
+Each tick is logged if the settings name a file.
+"""
 
 import json
 import logging
