@@ -44,7 +44,7 @@ def follow(
 
 
 def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
-    """Wait until all requests have ended; False if the server stops first. Raises as `follow` does."""
+    """False if the server stops first. Raises as `follow` does."""
     return all(_has_ended(deployment, request_id, stopping) for request_id in request_ids)
 
 

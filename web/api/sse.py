@@ -110,7 +110,7 @@ def event_frames(
 
 
 def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
-    """Return the frame of an event; empty for an end with neither tokens nor text."""
+    """Empty for an end with neither tokens nor text."""
     pieces = text.pieces(event.tokens)
     rest = text.flush() if event.finish_reason is not None else ""
     if pieces:
