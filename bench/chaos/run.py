@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
@@ -31,7 +30,7 @@ from bench.chaos.faults import FAULTS
 from bench.chaos.host import lacking, prepared
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 
 DRAIN_S = 120.0
 FAULTS_HELP = "only these (default: all that this machine can have)"
@@ -69,7 +68,7 @@ def main(argv: Listed[str] | None = None) -> int:
         finally:
             _paceline("down", "--instance", instance.name)
     report = heading("chaos", argv) | found
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(args.out, report)
     print(table(report))
     return 1 if broken(report) else 0
 
@@ -87,7 +86,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=12, help="different texts to ask for")
     parser.add_argument("--max-tokens", type=int, default=96, help="tokens a text")
     parser.add_argument("--instance", help="name of the instance that is started")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "chaos.json", help="file to write")
+    add_out(parser, "chaos")
     return parser.parse_args(argv)
 
 

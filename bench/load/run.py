@@ -7,7 +7,6 @@ verifier's expected costs are off. With several --arms the same requests are sen
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.errors import InvalidRequest
 from app.local.instance import Instance
 from app.policy import Policy
@@ -30,10 +29,10 @@ from bench.help import parser as parser_of
 from bench.load import meanwhile, start
 from bench.load.arrivals import Arrival, gamma, poisson, ramp, steps, trace
 from bench.load.client import ARMS, UNSTEERED, run
-from bench.load.report import Figures, Served, Slo, figures, parts, recovered_s, table
-from bench.load.watcher import Watcher, grew, growth_table
+from bench.load.report import Figures, Slo, figures, parts, recovered_s, table
+from bench.load.watcher import Watcher, grew
 from bench.prompts import add_prompts_file
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 from bench.systems import ALIKE, INSTANCE, start_server, stop_server
 from bench.timeline import active, busy, read
 
@@ -94,14 +93,13 @@ def main(argv: Listed[str] | None = None) -> int:
                 with first_policy() if arm == UNSTEERED else nullcontext():
                     found.append(measure(url, spans, load, rate, new, args, arm) | {"rate": rate, "arm": arm})
                 print(table([found[-1], *found[-1].get("parts", [])]), flush=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     about = {"scenario": args.scenario, "settings": {name: os.environ.get(name) for name in SMALL_CACHES}}
-    args.out.write_text(json.dumps({**heading("bench load", argv), **about, "loads": found}, indent=1) + "\n")
+    write_report(args.out, {**heading("bench load", argv), **about, "loads": found})
     print(table(found))
     is_broken = any(one["failed"] for one in found)
     for one in found:
         if (processes := one.get("processes")) is not None:
-            print(growth_table(processes))
+            print(f"grew: {grew(processes)}, started again: {processes['restarts']}")
             is_broken |= bool(processes["restarts"] or (args.scenario == "soak" and grew(processes)))
     return 1 if is_broken else 0
 
@@ -146,8 +144,7 @@ def _add_flags(parser: argparse.ArgumentParser, scenario: str) -> None:
     parser.add_argument("--slo-ttft-s", type=float, default=2.0, help="objective: time to first token")
     parser.add_argument("--slo-tpot-s", type=float, default=0.15, help="objective: time of each further token")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
-    out = ROOT / "bench" / "results" / f"{scenario if scenario in DEFAULTS else 'load'}.json"
-    parser.add_argument("--out", type=Path, default=out, help="file to write")
+    add_out(parser, scenario if scenario in DEFAULTS else "load")
     add_prompts_file(parser)
     parser.set_defaults(**DEFAULTS.get(scenario, {}))
 
@@ -175,30 +172,27 @@ def part_rates(args: argparse.Namespace, rate: float) -> list[float]:
 
 
 def measure(
-    url: str,
-    spans: Path | None,
+    at: tuple[str, Path | None],
     load: Listed[Arrival],
     rate: float,
     new: "count[int]",
     args: argparse.Namespace,
     arm: str,
 ) -> Figures:
-    """Send one load, watch the processes meanwhile if asked for, and return its figures."""
+    """Send one load `at` a URL, watch the processes if asked for, and return its figures, with those of the spans."""
+    url, spans = at
     instance = Instance(Settings.from_env().state, INSTANCE)
-    watcher = Watcher(instance.running, args.every) if args.every else None
-    if watcher is not None:
-        watcher.start()
-    served, took_s = run(url, load, arm, new, args.texts, args.seconds if args.scenario == "closed" else 0.0)
+    with Watcher(instance.running, args.every) if args.every else nullcontext() as watcher:
+        served, took_s = run(url, load, arm, new, args.texts, args.seconds if args.scenario == "closed" else 0.0)
     found = figures(served, took_s, args.slo)
     if watcher is not None:
-        watcher.end()
         found["processes"] = watcher.figures()
     if args.scenario in ("steps", "overload"):
         found["parts"] = parts(served, part_rates(args, rate), args.seconds, args.slo)
     if args.scenario == "overload":
         found["recovered_s"] = recovered_s(served, args.seconds / 3, args.seconds * 2 / 3)
     if spans is not None:
-        found["busy"] = _busy(spans, served)
+        found["busy"] = _busy(spans, max((one.end_s for one in served), default=0.0))
         verifiers = own_site().deployment.nodes.live("verify")
         found["cost_errors"] = {node.name: node.info["cost_errors"] for node in verifiers}
     return found
@@ -241,12 +235,11 @@ def first_policy() -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:
-    """Return the busy share of each node while this load ran."""
-    now_s, last_s = time.time(), max((one.end_s for one in served), default=0.0)
-    time.sleep(1.0)  # the workers write what they did with their heartbeat
-    found = busy(active(read(folder)), now_s - last_s, now_s)
-    return {node: round(part, 3) for node, part in found.items()}
+def _busy(folder: Path, seconds: float) -> dict[str, float]:
+    """Return the busy share of each node in the last seconds."""
+    now_s = time.time()
+    time.sleep(1.0)  # the workers write their spans with the heartbeat
+    return {node: round(part, 3) for node, part in busy(active(read(folder)), now_s - seconds, now_s).items()}
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ import threading
 import time
 import uuid
 
-from app.messages import DrafterCounts, Event, FinishReason, Record, Stats
-from app.request import Sampling, SpeculationBounds
+from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.store.connect import packed
 from app.store.protocol import Outcome
+from bench.records import record_of
 from workers.deployment import Deployment
 
 SETTLE_S = 2.0  # before each measurement
@@ -30,7 +30,7 @@ class Committer(threading.Thread):
         self._beat()
         self.ids = [uuid.uuid4().hex for _ in range(requests)]
         for one in self.ids:
-            opened.requests.create(record_of(one), limit=sys.maxsize)
+            opened.requests.create(record_of((FIRST_ID,), 2**20, name=one), limit=sys.maxsize)
             opened.requests.assign(one, self._owner, "stand-in")
         opened.requests.commit(self._owner, [("none", event_of(0, 1, None, 0.0))])  # the server knows the script then
         self._steps = self._write(int(pace * (seconds + 2 * SETTLE_S)) + 2)
@@ -88,19 +88,6 @@ class Committer(threading.Thread):
             calls = store._commit_calls(self._owner, [(one, event) for one in self.ids], "paced")
             written.append([packed("EVALSHA", store._commit.sha, len(keys), *keys, *args) for keys, args in calls])
         return written
-
-
-def record_of(request_id: str) -> Record:
-    """Make a request that goes on as long as it is wanted."""
-    return Record(
-        id=request_id,
-        prompt_ids=(FIRST_ID,),
-        max_tokens=2**20,
-        eos_ids=(),
-        sampling=Sampling(temperature=0.0, seed=0),
-        speculation=SpeculationBounds(),
-        created_s=time.time(),
-    )
 
 
 def event_of(offset: int, rounds: int, reason: FinishReason | None, written_s: float) -> Event:
