@@ -34,20 +34,18 @@ from bench.report_header import add_out, heading, write_report
 
 DRAIN_S = 120.0
 FAULTS_HELP = "only these (default: all that this machine can have)"
-MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """Hold one fault's times, in seconds: when it began, how long it lasted, how long after its end
-    every process and every client went on, and the longest silence of a client that it began."""
+    """A fault, and its times in seconds."""
 
-    at_s: float
+    at_s: float  # since the start
     fault: str
     lasted_s: float
-    ready_s: float
-    moved_s: float
-    longest_stall_s: float = 0.0
+    ready_s: float  # from its end until every process works
+    moved_s: float  # from its end until every client has received something
+    longest_stall_s: float = 0.0  # the longest silence of a client that it began
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -69,7 +67,7 @@ def main(argv: Listed[str] | None = None) -> int:
             _paceline("down", "--instance", instance.name)
     report = heading("chaos", argv) | found
     write_report(args.out, report)
-    print(table(report))
+    print(json.dumps({"requests": report["requests"], "broken": broken(report)}, indent=1))
     return 1 if broken(report) else 0
 
 
@@ -199,26 +197,6 @@ def broken(report: dict[str, Any]) -> list[str]:
     ]
     ends = [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in outcomes[what]]
     return [*ends, *report["left behind"], *stuck]
-
-
-def table(report: dict[str, Any]) -> str:
-    """Return the faults by kind as a Markdown table, then the requests and the broken promises."""
-    lines = [
-        "| fault | times | lasted, s | ready again after, s (worst) | all went on after, s | longest silence, s |",
-        "|---" * 6 + "|",
-    ]
-    for name in dict.fromkeys(one["fault"] for one in report["faults"]):
-        own = [one for one in report["faults"] if one["fault"] == name]
-        worst = {key: max(one[key] for one in own) for key in MEASURED}
-        lines.append(f"| {name} | {len(own)} | " + " | ".join(str(worst[key]) for key in MEASURED) + " |")
-    outcomes = report["requests"]
-    lines.append(
-        f"\n{outcomes['right']} requests right, {len(outcomes['wrong'])} wrong, {len(outcomes['failed'])} failed, "
-        f"{len(outcomes['lost'])} lost; {outcomes['refused, tried again']} times refused and tried again; "
-        f"the longest took {outcomes['longest_s']} s"
-    )
-    lines += [f"refused {count} times: {reason}" for reason, count in outcomes["reasons"].items()]
-    return "\n".join([*lines, *(f"BROKEN {one}" for one in broken(report))])
 
 
 def _paceline(*arguments: str, **environ: str) -> None:

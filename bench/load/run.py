@@ -8,7 +8,6 @@ verifier's expected costs are off. With several --arms the same requests are sen
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -223,16 +222,12 @@ def own_site() -> Site:
 def first_policy() -> Iterator[None]:
     """Let the first policy hold: beat is frozen meanwhile, so that nothing steers."""
     site = own_site()
-    frozen = site.signal("beat", signal.SIGSTOP)
-    try:
+    with site.frozen("beat"):
         time.sleep(FOLLOWED_S)
         nodes = site.deployment.nodes
         nodes.set_policy(Policy(version=nodes.policy().version + 1))
         time.sleep(FOLLOWED_S)
         yield
-    finally:
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
 
 
 def _busy(folder: Path, seconds: float) -> dict[str, float]:

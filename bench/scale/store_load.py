@@ -26,9 +26,8 @@ from app.store.nodes import Nodes
 from app.store.requests import ROWS, RequestStore
 from bench.help import parser as parser_of
 from bench.own_redis import own_redis, redis_counts
-from bench.records import record_of
 from bench.report_header import add_out, heading, write_report
-from bench.streams.commits import FIRST_ID, TOKENS, event_of, token_at
+from bench.streams.commits import TOKENS, event_of, stored, token_at, written
 
 NAMESPACE = "bench"
 LEASE_S = 600.0
@@ -118,19 +117,13 @@ def _load(client: Any, store: RequestStore, sequences: int, steps: int) -> Load:
     """Store the requests, and write their commits as the store does."""
     owner = uuid.uuid4().hex
     Nodes(client, NAMESPACE, lease_s=LEASE_S).beat("verify", owner, owner, progress_s=0.0, info={})
-    ids = [uuid.uuid4().hex for _ in range(sequences)]
-    for one in ids:
-        store.create(record_of((FIRST_ID,), 2**20, name=one), limit=sys.maxsize)
-        store.assign(one, owner)
-    store.commit(owner, [("none", event_of(0, 1, None, 0.0))])  # the server knows the script then
-    written = [_written(store, owner, ids, step) for step in range(steps)]
-    return Load(ids, written, b"*%d\r\n%b:0\r\n" % (sequences + 1, b"$9\r\ncommitted\r\n" * sequences))
-
-
-def _written(store: RequestStore, owner: str, ids: Listed[str], step: int) -> bytes:
-    event = event_of(TOKENS * step, step + 1, None, float(step))
-    [(keys, args)] = store._commit_calls(owner, [(one, event) for one in ids], "verify:bench")
-    return packed_command("EVALSHA", store._commit.sha, len(keys), *keys, *args)
+    ids = stored(store, owner, sequences)
+    steps_written = [
+        call
+        for step in range(steps)
+        for call in written(store, owner, ids, event_of(TOKENS * step, step + 1, None, float(step)), "verify:bench")
+    ]
+    return Load(ids, steps_written, b"*%d\r\n%b:0\r\n" % (sequences + 1, b"$9\r\ncommitted\r\n" * sequences))
 
 
 def _open(url: str) -> socket.socket:
