@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from app.errors import MessageError
 from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 
-LEAST_SURVIVAL = 0.12  # of a guess that drafting goes on from, where no cost says what one is worth
+LEAST_SURVIVAL = 0.06  # of a guess that drafting goes on from
 TARGET = "target"  # the proposer of a token that no drafter guessed
 PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used
 
@@ -91,7 +91,7 @@ class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return decoder.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise MessageError(f"no {cls.__name__}: {error}") from None
+            raise MessageError(f"not a valid {cls.__name__}: {error}") from None
 
 
 class DrafterCounts(HotMessage, frozen=True, omit_defaults=True):

@@ -126,7 +126,7 @@ def test_no_drafters_has_one_spelling_and_is_handed_on(file: Path, text: str) ->
             'routing = "all"',
             r"settings.toml: routing: no longer a setting but a part of the plan: write it into a TOML",
         ),
-        ("lease_s: 3", r"settings.toml is no TOML: .*line 1"),
+        ("lease_s: 3", r"settings.toml is not valid TOML: .*line 1"),
         ("page_tokens = 16", r"settings.toml: page_tokens: no longer a setting: it is always 16 \("),
     ],
 )

@@ -51,7 +51,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         (["generate", "x", "--json-schema", "MESSAGES"], "response_format.json_schema.schema: "),
         (["generate", "x", "--stop", ""], "stop.0: "),
         (["generate", "x", "--logprobs", "21"], "logprobs: "),
-        (["generate", "--raw", "--messages-file", "MESSAGES"], "raw needs prompt"),
+        (["generate", "--raw", "--messages-file", "MESSAGES"], "raw applies to prompt"),
     ],
 )
 def test_wrong_input_names_the_field(
@@ -67,9 +67,9 @@ def test_wrong_input_names_the_field(
     ("words", "sentence"),
     [
         (["fly"], "'fly'"),
-        (["up", "--port", "0"], "a port is a number from 1 to 65535"),
-        (["up", "--port", "99999"], "a port is a number from 1 to 65535"),
-        (["up", "--port", "http"], "a port is a number from 1 to 65535"),
+        (["up", "--port", "0"], "the port must be a number from 1 to 65535"),
+        (["up", "--port", "99999"], "the port must be a number from 1 to 65535"),
+        (["up", "--port", "http"], "the port must be a number from 1 to 65535"),
         (["keys", "add", "x", "--rate", "60/hour"], "such as 60/min"),
         (["status", "x"], "unrecognized arguments: x"),
     ],
@@ -169,7 +169,7 @@ def test_what_is_in_a_clone_only_is_refused_elsewhere(
 
 def test_named_instance_must_run(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "Hello", "--instance", "nope"]) == 1
-    assert "instance 'nope' does not run" in capsys.readouterr().err
+    assert "instance 'nope' is not running" in capsys.readouterr().err
 
 
 def parse(*flags: str) -> GenerateRequest:

@@ -143,5 +143,5 @@ def test_contexts_are_read_side_by_side_or_one_after_the_other() -> None:
     assert StepCosts.loads(costs.dumps(), 2.0).reading == pytest.approx((8e-6, 2e-8, 0.1)), "a share keeps its size"
     older = costs.dumps().replace(", 0.1]", "]")
     assert StepCosts.loads(older).reading == one_by_one
-    with pytest.raises(ValueError, match="alone"):
+    with pytest.raises(ValueError, match="share"):
         StepCosts(MEASURED, reading=Reading(1e-6, 0.0, 1.5))

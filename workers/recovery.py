@@ -1,7 +1,6 @@
-"""Sweep a deployment: place requests without a live owner, ring forgotten mailboxes, fail a request that crashes
-verifiers.
+"""Recover from processes that died: place their requests, ring forgotten mailboxes, fail requests that crash verifiers.
 
-Any process may do it; a lock in Redis lets one of them at a time.
+Any process may do it; a lock in Redis allows one at a time.
 """
 
 import logging
@@ -15,39 +14,36 @@ from app.store.protocol import Orphan
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
-SWEEP_EVERY_S = 1.0
-MAX_STRIKES = 5  # verifiers that a request may take down before it fails alone
+EVERY_S = 1.0
+MAX_STRIKES = 5  # verifiers that a request may crash before it fails alone
 
 
-class Sweep:
-    """Sweep once a second, in one process of the deployment at a time. Implements `HeartbeatTask`."""
+class Recovery:
+    """Recover once a second, in one process of the deployment. Implements `HeartbeatTask`."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._swept_s = 0.0  # monotonic
+        self._recovered_s = 0.0  # monotonic
         self._missed: set[str] = set()
 
     def beat(self) -> None:
-        """Sweep if it is time and no other process does. Raises StoreUnavailable."""
+        """Recover if it is time and no other process does. Raises StoreUnavailable."""
         now_s = time.monotonic()
-        if now_s - self._swept_s >= SWEEP_EVERY_S:
-            self._swept_s = now_s
-            if self._deployment.nodes.try_lock("sweep", SWEEP_EVERY_S * 0.9):
-                self._report(sweep(self._deployment))
-
-    def close(self) -> None:
-        """Leave the rest to the other processes."""
+        if now_s - self._recovered_s >= EVERY_S:
+            self._recovered_s = now_s
+            if self._deployment.nodes.try_lock("recover", EVERY_S * 0.9):
+                self._report(recover(self._deployment))
 
     def _report(self, missed: set[str]) -> None:
         for target in sorted(missed - self._missed):
-            log.warning("requests that target %s began wait for a verifier of that target: none is alive", target)
+            log.warning("requests with tokens of target %s wait: no live verifier has this target", target)
         self._missed = missed
 
 
-def sweep(deployment: Deployment) -> set[str]:
-    """Place requests without a live owner, and ring the doorbells of mailboxes that are not attended.
+def recover(deployment: Deployment) -> set[str]:
+    """Place requests without a live owner, and ring the doorbells of unattended mailboxes.
 
-    Returns the targets that began some of those requests, and that no live verifier has.
+    Returns the targets that no live verifier has, though requests with tokens of them wait.
     """
     live = deployment.nodes.live()
     began: set[str] = set()
@@ -81,8 +77,7 @@ def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
 def _culprit(deployment: Deployment, struck: list[Orphan]) -> Orphan | None:
     """Find the request that crashed the last verifier among those that lost several.
 
-    After a crash each of them runs alone, the one that has waited longest first, and those before the
-    culprit commit: so it is the one that waits longest now.
+    After a crash each runs alone, the longest waiting first, and those before the culprit commit: so it waits longest.
     """
     if len(struck) < 2:
         return struck[0] if struck else None

@@ -1,4 +1,4 @@
-"""Test orphaned requests over a real Redis: placed, swept, failed or settled."""
+"""Test orphaned requests over a real Redis: placed, failed or settled."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from app.store.protocol import Outcome
 from tests.workers.records import task_record
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
-from workers.sweep import MAX_STRIKES, sweep
+from workers.recovery import MAX_STRIKES, recover
 from workers.tasks.results import TaskResults
 from workers.tasks.settle import ResultSettler
 
@@ -25,11 +25,11 @@ def test_neighbours_of_a_culprit_are_not_blamed(lone_deployment: Deployment) -> 
         deployment.requests.create(task_record(request_id, created_s=1000.0 + i), limit=9)
     for life in range(MAX_STRIKES + 1):
         assert _beat(deployment, f"life {life}")
-        sweep(deployment)
+        recover(deployment)
         assert deployment.requests.owned(f"life {life}") == {"culprit", "second", "third"}
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
     assert _beat(deployment, "last")
-    sweep(deployment)
+    recover(deployment)
     assert deployment.requests.snapshot("culprit").status is Status.FAILED
     assert deployment.requests.owned("last") == {"second", "third"}
     assert deployment.mailboxes.waiting("settle") == 1, "its task gets the result at once"
@@ -41,13 +41,13 @@ def test_a_request_that_crashes_verifiers_after_tokens_is_found(lone_deployment:
         deployment.requests.create(task_record(request_id, created_s=created_s), limit=9)
     for life in range(MAX_STRIKES + 2):
         assert _beat(deployment, f"life {life}")
-        sweep(deployment)
+        recover(deployment)
         # Both commit in the first life; later only the older one does, before the other's turn.
         for request_id in ("culprit", "older")[life > 0 :]:
             assert _commit(deployment, f"life {life}", request_id, now_s=3000.0 + life) is Outcome.COMMITTED
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
     assert _beat(deployment, "last")
-    sweep(deployment)
+    recover(deployment)
     assert deployment.requests.snapshot("culprit").status is Status.FAILED
     assert deployment.requests.owned("last") == {"older"}
 
@@ -67,7 +67,7 @@ def test_a_burst_and_a_dead_verifiers_requests_are_spread_evenly(lone_deployment
     assert [len(deployment.requests.owned(owner)) for owner in ("a's", "b's")] == [3, 3]
     deployment.nodes.retire("verify", "b", "b's")
     beat("a", "c", "d")
-    sweep(deployment)
+    recover(deployment)
     assert [len(deployment.requests.owned(owner)) for owner in ("a's", "c's", "d's")] == [3, 2, 1]
 
 
@@ -82,10 +82,10 @@ def test_the_request_longest_without_a_token_is_the_culprit(lone_deployment: Dep
     deployment.nodes.retire("verify", "verify-1", "first")
     for life in range(MAX_STRIKES):
         assert _beat(deployment, f"life {life}")
-        sweep(deployment)
+        recover(deployment)
         deployment.nodes.retire("verify", "verify-1", f"life {life}")
     assert _beat(deployment, "last")
-    sweep(deployment)
+    recover(deployment)
     assert deployment.requests.snapshot("culprit").status is Status.FAILED
     assert deployment.requests.owned("last") == {"older"}
 
@@ -99,7 +99,7 @@ def test_a_stored_request_is_accepted_if_redis_fails_before_placing(
         away.setattr(deployment.nodes, "live", _unavailable)
         record = deployment.submit(GenerateRequest(prompt="Hello", raw=True, max_tokens=4))
     assert deployment.requests.snapshot(record.id).owner == ""
-    sweep(deployment)
+    recover(deployment)
     assert deployment.requests.owned("owner") == {record.id}
 
 
@@ -112,7 +112,7 @@ def test_no_request_is_given_up_while_no_verifier_lives(lone_deployment: Deploym
     deployment.requests.create(task_record("a"), limit=9)
     for life in range(MAX_STRIKES + 1):
         assert deployment.requests.assign("a", f"dead {life}")
-    sweep(deployment)
+    recover(deployment)
     assert deployment.requests.snapshot("a").status is Status.ACTIVE
 
 
@@ -139,7 +139,7 @@ def test_a_request_is_accepted_without_placing_or_doorbell(lone_deployment: Depl
     assert deployment.requests.snapshot("a").owner == "owner"
     assert deployment.mailboxes.waiting("verify:verify-1") == 1
     time.sleep(2.2)  # the mark of the ring
-    assert deployment.mailboxes.forgotten() == ["verify:verify-1"], "the sweep rings again"
+    assert deployment.mailboxes.forgotten() == ["verify:verify-1"], "recovery rings again"
 
 
 def test_doorbells_do_not_pile_up_for_an_instance_that_is_gone(
@@ -150,7 +150,7 @@ def test_doorbells_do_not_pile_up_for_an_instance_that_is_gone(
         assert deployment.mailboxes.post(mailbox, ["{}"])
     time.sleep(2.2)  # the marks of the rings above, which never were, run out
     assert deployment.nodes.beat("draft", "here", "owner", progress_s=0.0, info={})
-    sweep(deployment)
+    recover(deployment)
     rung = {box: redis_client.llen(f"paceline.{box}") for box in ("draft:here", "draft:gone", "fuse")}
     assert rung == {"draft:here": 1, "draft:gone": 0, "fuse": 1}
 
