@@ -1,9 +1,8 @@
 """Compile every Triton kernel for a GPU that is not there, and read what it needs.
 
-A case calls a kernel's own launcher on meta tensors. Triton's launch is replaced meanwhile: it compiles, with the
-specialisation of a real launch, and runs nothing; pointers count as aligned to 16 bytes, as torch's are. `python -m
-kernels.compile` prints one JSON line for each kernel. It needs a process of its own in which TRITON_INTERPRET is not
-set. Another release of Triton is tried by `PYTHONPATH`, with tests/kernels/test_compiled.py.
+A case calls a kernel's own launcher on meta tensors, while Triton's launch is replaced by a compilation with the same
+specialisation; pointers count as aligned to 16 bytes. `python -m kernels.compile` prints one JSON line for each kernel,
+in a process of its own in which TRITON_INTERPRET is not set.
 """
 
 import contextlib
@@ -56,8 +55,6 @@ class CompileCase:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The needs of one kernel of one case on one kind of GPU."""
-
     module: str
     case: str
     kernel: str

@@ -77,11 +77,7 @@ class _NamedCache(FunctionCache):
 
 
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
-    """Return `save` behind a lock that all processes share.
-
-    numba reads its index, numbers a new file and writes the index again: two processes together would give two
-    functions one file.
-    """
+    """Return `save` behind a lock that all processes share: numba's index is read and written again without one."""
 
     def locked(*args: Any) -> None:
         with lock.open("a") as file:
@@ -92,7 +88,6 @@ def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
 
 
 def compiled_once(lock: Path, compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `compile_`, which loads what is kept or compiles and keeps it, for one process at a time."""
 
     def locked(*args: Any) -> Any:
         with global_compiler_lock, _held(lock):  # in the order in which a kernel's compilation asks for another's

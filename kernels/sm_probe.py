@@ -2,7 +2,7 @@
 
     out[p] = the number of the multiprocessor that program p runs on
 
-There are several programs for each multiprocessor, and each stays for a while, so that they spread over all.
+Programs stay for a while, so that they spread over all.
 """
 
 from collections.abc import Iterator

@@ -16,8 +16,6 @@ from app.state import BatchEntry, Fork, Tree
 
 @dataclass(slots=True)
 class PackedSpan:
-    """A chain of packed rows at consecutive positions, and the pages they see."""
-
     rows: list[int]
     position: int  # of the first row
     pages: "array[int]"

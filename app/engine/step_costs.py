@@ -19,8 +19,7 @@ TABLE_ROWS = 2048  # rows looked up; beyond them computed
 
 
 class Reading(NamedTuple):
-    """The seconds that attention takes to read a cached token: once a sequence (`token_s`), and for each row
-    (`row_token_s`).
+    """The seconds to read a cached token: once a sequence (`token_s`), and for each row (`row_token_s`).
 
     A GPU reads contexts side by side: they take what the longest takes alone or, where that is more, `share` of
     `token_s` for each token of all. On a CPU `share` is 1.
@@ -145,14 +144,11 @@ class StepCosts:
         return self._line()[1] * self._logits_s
 
     def seconds(self, rows: int, silent: int = 0) -> float:
-        """Return the seconds of a step without contexts; `silent` of its rows have no logits (a prompt's, but the
-        last).
-        """
+        """Return the seconds of a step without contexts; `silent` of its rows have no logits."""
         base_s, scale = self._line()
         return base_s + scale * (self._silenced(rows, silent) if silent else self._looked_up(rows))
 
     def prompt_s(self, tokens: int) -> float:
-        """Return the seconds to read so many tokens of one prompt, without their context."""
         return self.seconds(tokens, tokens - 1)
 
     def span(self, rows: int, count: int) -> list[float]:
@@ -191,7 +187,6 @@ class StepCosts:
 
     @classmethod
     def loads(cls, text: str, slowdown: float = 1.0) -> Self:
-        """Read what `dumps` wrote; `slowdown` multiplies all of it."""
         data = json.loads(text)
         return cls(
             {int(rows): float(seconds) * slowdown for rows, seconds in data["points"]},

@@ -106,8 +106,6 @@ def kv_commit(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield 36 layers of 8 key heads of 128, pages of 16, an 8B model: paths of 16, and of 64, the
-    longest."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(
             f"paths of 16, {name}",

@@ -2,10 +2,9 @@
 
     softmax(q K^T * scale + mask) V
 
-A row has the same bits alone, in any batch, as a tree node and at any chunking of its prompt: each (tile of rows, page)
-pair is one matrix product of at least MIN_ROWS rows, the maximum is exact in any order, and a tile's pages are summed
-one after the other. A page that a row may not see adds exact zeros. Measured with MKL on AVX2 and AVX-512: it holds for
-head dims 4, 8, and 12 to 256.
+A row has the same bits in any batch, as a tree node and at any chunking: each (tile, page) pair is one product of at
+least MIN_ROWS rows, the maximum is exact in any order, and pages are summed one after the other; unseen pages add exact
+zeros. Measured with MKL on AVX2 and AVX-512: it holds for head dims 4, 8, and 12 to 256.
 """
 
 from collections.abc import Iterable

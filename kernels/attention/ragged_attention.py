@@ -2,15 +2,14 @@
 
     softmax(softcap(q K^T * scale) + mask) V
 
-A sequence's keys are its prefix and, behind it, its new rows: new row j lies in slot prefix + j, and slot n in page
-blocks[n // S] at place n % S. A row sees the whole prefix and, causal: the new rows up to itself, at position prefix +
-j; in a tree: the new rows j (up to 64) whose bit j is set in its `ancestors`, at position prefix + depth. With a
-window, only keys less than `window` positions back.
+New row j of a sequence lies behind its prefix, in slot prefix + j, and slot n in page blocks[n // S] at place n % S. A
+row sees the whole prefix and, causal: the new rows up to itself, at position prefix + j; in a tree: the new rows j (up
+to 64) whose bit j is set in its `ancestors`, at position prefix + depth. With a window, only keys less than `window`
+positions back.
 
-Programs work off a list of items (`kernels.attention.work_list`), each for one key head: a tile of rows, the query
-heads that share the key head folded under each other. With `split_keys` an item has a slice of that many keys, and a
-second kernel joins a row's slices in order. Slices are cut at fixed places, and unseen keys add exact zeros: a row's
-arithmetic depends on the tiling and on nothing else in the batch.
+Programs work off items (`kernels.attention.work_list`): a tile of rows of one key head, the query heads that share it
+folded under each other, over one slice of keys; a second kernel joins slices in order. Slices are cut at fixed places,
+and unseen keys add exact zeros: a row's arithmetic depends on the tiling alone.
 """
 
 import math
@@ -109,9 +108,9 @@ def ragged_attention(
 ) -> torch.Tensor:  # (T, H, D)
     """Attend all rows in `work`, which was listed for this tiling; read nothing back. The result has the dtype of q.
 
-    Rows that are not in `work` stay as they are in `out`; without one they are zeros. `fuses`: a product and a sum may
-    become one rounding: then a row's bits depend on the rows beside it. Raises ValueError for shapes and layouts that
-    the kernel does not know.
+    Other rows stay as they are in `out`; without one they are zeros. `fuses`: a product and a sum may become one
+    rounding: then a row's bits depend on the rows beside it. Raises ValueError for shapes and layouts that are not
+    known.
     """
     num_packed, heads, head_dim = q.shape
     page_slots, key_heads = k_pages.shape[1:3]
@@ -158,7 +157,6 @@ def _check(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield 32 heads of 128 on 8 key heads, pages of 16: an 8B model."""
     for name, dtype, tiling, tree, window, softcap, max_keys in (
         ("verify a chain, bf16", torch.bfloat16, VERIFY, False, 0, 0.0, 512),
         ("verify a tree, split, bf16", torch.bfloat16, VERIFY, True, 0, 0.0, 8192),

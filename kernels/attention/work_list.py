@@ -1,8 +1,8 @@
 """List the tiles of rows and slices of keys that a launch of ragged attention works off.
 
-A launch's grid need not know how many sequences, rows or keys there are, so one captured launch serves every batch that
-the arrays hold. An item is one tile of folded rows of one sequence over one slice of its keys. Its result goes to the
-output if the sequence has one slice, else to a place among the parts: slice s of row r at place[r] + s.
+An item is one tile of folded rows of one sequence over one slice of its keys. Its result goes to the output if the
+sequence has one slice, else to a place among the parts: slice s of row r at place[r] + s. One captured launch serves
+every batch that the arrays hold.
 """
 
 from dataclasses import dataclass

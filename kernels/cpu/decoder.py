@@ -64,7 +64,7 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
 
 @kernel
 def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
-    """Compute one layer, and leave in `normed` what the next one, or the head, reads, rounded to int8 where wanted."""
+    """Compute one layer, and leave in `normed` what the next one, or the head, reads."""
     first = PARTS * (layer + 1)
     w = m.layers[layer]
     of_query, of_key = m.num_heads * m.head_dim // LANES, m.num_key_heads * m.head_dim // LANES
@@ -98,7 +98,6 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
 
 @kernel
 def embed(m: Model, s: Step, r: Room, part: int) -> None:
-    """Set h to the rows' embeddings and what is added to them, x to norm(h)."""
     while True:
         row = take(r.words, part, 1)
         if row >= len(s.ids):
@@ -141,7 +140,6 @@ def project(
 
 @kernel
 def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> None:
-    """Round all rows of x (rows, depth) to int8 where some kernel wants that, and wait until it is done."""
     if m.rounds == 0:
         return
     while True:

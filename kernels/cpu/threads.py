@@ -1,8 +1,7 @@
 """Run one kernel on several threads: work by the piece, barriers between its parts.
 
-A thread that waits spins for a tenth of a millisecond, then sleeps until the last one arrives (docs/decisions/0002). It
-does not yield: Linux takes that for an offer to run last. Pieces are taken from a counter, so a thread that lost its
-core delays little.
+A thread that waits spins for a tenth of a millisecond, then sleeps (docs/decisions/0002); it does not yield: Linux
+takes that for an offer to run last. Pieces are taken from a counter, so a thread that lost its core delays little.
 """
 
 import os

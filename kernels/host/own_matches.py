@@ -1,11 +1,11 @@
-"""Find where the end of a text stood before in it, and guess that what followed comes again; for a batch in one call.
+"""Find where the end of a text stood before in it, and guess that what followed comes again.
 
-The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. The chance that it
-goes on is how often matches of that length did so, in this text and, where it has little evidence, in all:
+The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. Its chance is how
+often matches of that length went on:
 
     chance = (followed + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
 
-with the wider chance as `prior`, whose own is FOLLOWED. A thousand tokens are searched in less than a microsecond.
+in this text, with the chance over all texts as `prior`, whose own is FOLLOWED.
 """
 
 from typing import NamedTuple
@@ -25,8 +25,6 @@ _LONG, _MIDDLE, _SHORT = SIZES
 
 
 class MatchedTexts(NamedTuple):
-    """Texts, a row each, and how often their matches were followed."""
-
     tokens: np.ndarray  # (R, capacity) int32
     ends: np.ndarray  # (R, 3) int64: a text's length, where its match goes on, and the match's length or 0
     rates: np.ndarray  # (R, 2, LONGEST + 1) float64: by the match's length, how often one was followed, and seen

@@ -24,9 +24,9 @@ class PhraseTables(NamedTuple):
     """Next tokens of n-grams of all sizes in DOUBT, as a hash table.
 
     A slot is a gram's key, its hash without the bits that a token's id takes below the place of its size in DOUBT, and
-    its next tokens in one number: from KEPT_SHIFT on how many are kept, below it how often any was seen, and in the
-    bits of WHICH the only one, or the row of the first. The home of a hash is the share of all homes that its high half
-    is of 2**32; a gram stands there or behind, before the next empty slot.
+    one number: from KEPT_SHIFT on how many next tokens are kept, below it how often any was seen, in the bits of WHICH
+    the only one, or the row of the first. The home of a hash is the share of all homes that its high half is of 2**32;
+    a gram stands there or behind, before the next empty slot.
     """
 
     slots: np.ndarray  # (S, 2) uint64, the last one empty; an empty one's second number is 0
@@ -78,7 +78,6 @@ def read_tables(folder: Path) -> PhraseTables:
 
 
 def _slots(hashes: np.ndarray, sizes: np.ndarray, numbers: np.ndarray, homes: int, bits: int) -> np.ndarray:
-    """Return the slots of grams (G,): each at its home, or behind those of an earlier home."""
     keys = hashes >> np.uint64(bits) | sizes.astype(np.uint64) << np.uint64(64 - SIZE_BITS)
     home = ((hashes >> _HALF) * np.uint64(homes) >> _HALF).astype(np.int64)
     order, at = np.argsort(home, kind="stable"), np.arange(len(home))
@@ -97,8 +96,8 @@ def _last_row(slots: np.ndarray) -> int:
 def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:
     """Count the next tokens of each n-gram that lies, with its next token, within one text.
 
-    Returns the grams' hashes, the number of each one's next tokens and of their sightings, all (G,); next tokens and
-    their counts, the most frequent of each gram first, both (R,).
+    Returns the grams' hashes, their numbers of next tokens and of sightings, all (G,); next tokens and their counts,
+    the most frequent of each gram first, both (R,).
     """
     count = max(0, len(ids) - size)
     grams = np.zeros(count, np.uint64)

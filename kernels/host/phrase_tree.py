@@ -2,10 +2,9 @@
 
     p_n(t) = (count_n(t) + DOUBT[n] p_(n-1)(t)) / (total_n + DOUBT[n]),   p_0 = 0
 
-after the last tokens of a node's path; a sighting in the own text counts for OWN ones in the tables, tokens that stand
-in it are HERE times as likely, the sum kept. Survival is the product of the chances on a path. Retrieval (REST,
-arXiv:2311.08252) as an interpolated n-gram model with a cache (Kuhn and De Mori, 1990); docs/decisions/0009 has the
-numbers.
+A sighting in the own text counts for OWN ones in the tables; tokens that stand in it are HERE times as likely, the sum
+kept. Survival is the product of the chances on a path. Retrieval (REST, arXiv:2311.08252) as an interpolated n-gram
+model with a cache (Kuhn and De Mori, 1990); docs/decisions/0009.
 """
 
 from typing import NamedTuple
@@ -40,16 +39,12 @@ class OwnTexts(NamedTuple):
 
 
 class Guesses(NamedTuple):
-    """Room for the nodes of B trees, one after the other."""
-
     nodes: np.ndarray  # (N, 2) int64: a token, and its parent in the tree (0: the root, i: node i)
     chances: np.ndarray  # (N,) float64, each after its parent
     ends: np.ndarray  # (B,) int64, where each tree's nodes end
 
 
 class Leaves(NamedTuple):
-    """Room to grow a tree: a row for each leaf. Those of a node are opened together, in its turn."""
-
     nodes: np.ndarray  # (MAX_NODES * MAX_CHILDREN, 2) int64: a token, and its parent
     chances: np.ndarray  # (MAX_NODES * MAX_CHILDREN, 2): of it after its parent, and its survival: 0 once it is taken
     paths: np.ndarray  # (MAX_NODES + 1, LONGEST) int64: the last tokens up to a node, at the row's end
@@ -64,8 +59,8 @@ def room(trees: int, nodes: int) -> Guesses:
 def phrase_trees(tables: PhraseTables, texts: OwnTexts, asked: np.ndarray, fresh: np.ndarray, out: Guesses) -> None:
     """Append new tokens to requests' own texts, and write the tree of each.
 
-    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes wanted, MAX_NODES at most;
-    fresh: int32, the new tokens, one text after the other.
+    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes, up to MAX_NODES; fresh:
+    int32, the new tokens, text after text.
     """
     room = MAX_NODES * MAX_CHILDREN
     leaves = Leaves(
@@ -136,7 +131,6 @@ def phrase_tree(
 
 @kernel
 def is_before(nodes: np.ndarray, chances: np.ndarray, i: int, j: int) -> bool:
-    """Tell whether leaf i is likelier than leaf j, or as likely and of an earlier parent, or a lower token."""
     if chances[i, 1] != chances[j, 1]:
         return bool(chances[i, 1] > chances[j, 1])
     if nodes[i, 1] != nodes[j, 1]:

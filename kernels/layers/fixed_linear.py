@@ -2,9 +2,8 @@
 
     out = x weight^T + bias
 
-One program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for every number of rows, and goes through K
-in one order; nothing is split or tuned. A row of a tensor core's product is computed from that row and the weight
-alone: its bits depend on neither the number of rows nor its place among them.
+A program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for every number of rows, and goes through K in
+one order; nothing is split or tuned. A row of a tensor core's product depends on that row and the weight alone.
 """
 
 from collections.abc import Iterator
@@ -120,7 +119,6 @@ def fixed_linear(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield 4096 to 6144, the packed projection of an 8B model, and edges in every direction."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         launch, is_other = partial(_compile_case, dtype, 4096, 6144, False), dtype != torch.bfloat16
         yield CompileCase(f"4096 to 6144, {name}", launch, has_dot=True, other_dtype=is_other)

@@ -65,7 +65,6 @@ def gated_silu(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield feed-forward layers of 14336, an 8B model's, and of 8640, no whole number of blocks."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(
             f"14336 columns, {name}", partial(_compile_case, dtype, 14336), other_dtype=dtype != torch.bfloat16

@@ -93,7 +93,6 @@ def add_rms_norm(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield rows of 4096, of 2880, no power of two, and the longest."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(
             f"4096 columns, {name}", partial(_compile_case, dtype, 4096), other_dtype=dtype != torch.bfloat16

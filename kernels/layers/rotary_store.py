@@ -213,7 +213,6 @@ def _check_norms(qkv: torch.Tensor, head_dim: int, *norms: torch.Tensor | None) 
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield 32 heads of 128 on 8 key heads, an 8B model, and heads of 80, no power of two."""
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         yield CompileCase(
             f"heads of 128, {name}", partial(_compile_case, dtype, 128, False), other_dtype=dtype != torch.bfloat16

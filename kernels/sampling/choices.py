@@ -90,7 +90,6 @@ def _is_edited(row: Row) -> bool:
 
 
 def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Set the row's bits in `as_it_is` (V,) bool; return its edits' (tokens, add, subtract)."""
     if row.allowed is None:
         as_it_is[:] = True
     else:

@@ -3,9 +3,8 @@
     G(seed, choice, position, token) = -log(-log u)
     u = (h >> 9 + 1/2) / 2^23
 
-h is a counter-based 32-bit hash, two rounds of the murmur3 finaliser over the token, keyed by seed, choice and
-position: target and drafters meet the same noise. u is exact in float32 and open at both ends. The integers are the
-same in torch, numpy and plain Python; the two logarithms agree within a few ulps.
+h is a counter-based 32-bit hash: two rounds of the murmur3 finaliser over the token, keyed by seed, choice and
+position. The integers are the same in torch, numpy and plain Python; the logarithms agree within a few ulps.
 """
 
 import torch
@@ -42,7 +41,6 @@ def noise_key(seed: int, choice: int, position: int) -> tuple[int, int]:
 
 
 def _mix(h: torch.Tensor) -> torch.Tensor:
-    """Apply murmur3's finaliser to int64 values that hold 32 bits."""
     h = (h ^ h >> 16) * 0x85EBCA6B & MASK
     h = (h ^ h >> 13) * 0xC2B2AE35 & MASK
     return h ^ h >> 16

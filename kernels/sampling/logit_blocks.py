@@ -1,10 +1,8 @@
-"""Read rows of logits block by block, shaped on the way: bias, penalties and the allowed-token
-mask.
+"""Read rows of logits block by block, shaped on the way: bias, penalties and the allowed-token mask.
 
     y(x) = logit(x) + bias(x) - penalty(x), -inf where x is not allowed
 
-A row is its vocabulary in blocks, then its edits in blocks (`kernels.sampling.choices` divides the
-tokens between the two). Other kernels call this; `kernels.sampling.target_token.shaped` is the
+A row is its vocabulary in blocks, then its edits in blocks (`kernels.sampling.choices`). `target_token.shaped` is the
 specification.
 """
 

@@ -2,10 +2,9 @@
 
     token = argmax over x of z(x) + G(seed, choice, position, x)
 
-z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p -> min-p, in this
-order; temperature 0 is the plain argmax. Ties go to the lowest id. A filter keeps every token whose probability reaches
-the threshold of the last kept one, so equal tokens stay or go together. One row at a time: the rounding cannot depend
-on the other rows.
+z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p -> min-p; temperature 0
+is the plain argmax. Ties go to the lowest id. A filter keeps every token whose probability reaches that of the last
+kept one. One row at a time: the rounding cannot depend on the other rows.
 """
 
 from collections.abc import Mapping

@@ -28,7 +28,6 @@ class Layout:
         self._tiles: dict[int | None, list[Tile]] = {}
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write the rows' keys and values, both (T, HK, D) float32, to their slots."""
         self._write(layer, self.plan.own, k, v)
         if self.plan.copies:
             self.kv.copy(layer, *torch.tensor(self.plan.copies).unbind(1))
@@ -64,7 +63,6 @@ class Layout:
         return tiles
 
     def _for_heads(self, mask: torch.Tensor) -> torch.Tensor:
-        """Repeat a mask for the heads: (height, NP, S) -> (NP * HK, R, S), as the products read it."""
         height, num_pages, size = mask.shape
         fold = self.num_heads // self.num_key_heads
         wide = mask.transpose(0, 1)[:, None, :, None].expand(num_pages, self.num_key_heads, height, fold, size)

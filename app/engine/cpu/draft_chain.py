@@ -11,8 +11,8 @@ from kernels.cpu.shapes import Step
 def chain_of(plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None) -> Chain:
     """Return the arrays for `depth` guesses of each sequence in the plan, which holds pages for all but the last guess.
 
-    floor: the product of confidences at which drafting ends. head_ids: (Vh,) int64, the tokens of the head's columns;
-    empty: all. absent: (B, hidden) float32, held by the caller, or None: added to the embeddings of all guesses.
+    floor: the product of confidences at which drafting ends. head_ids: (Vh,) int64, empty: all. absent: (B, hidden)
+    float32 or None, added to the embeddings of guesses.
     """
     batch = len(plan.spans)
     rows = np.arange(batch)

@@ -29,8 +29,6 @@ SERIAL = 2**14  # numbers that it surely leaves to one thread
 
 
 class HookedForward:
-    """A model's modules, run eagerly, with packed attention plugged in."""
-
     def __init__(self, model: PreTrainedModel) -> None:
         """Take over the modules. Raises ModelRefused for a model that ignores the attention interface."""
         if not getattr(model, "_can_set_attn_implementation", lambda: False)():

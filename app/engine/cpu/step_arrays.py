@@ -54,8 +54,6 @@ def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
 
 
 class Rooms:
-    """The memory of a model's steps: grown when a step is larger than all before."""
-
     def __init__(self, model: Model, threads: int) -> None:
         fold = model.num_heads // model.num_key_heads
         self._model, self.threads = model, threads
@@ -68,7 +66,7 @@ class Rooms:
     def room(self, step: Step, lines: int = 0) -> tuple[Room, np.ndarray, np.ndarray]:
         """Return (the room, logits (N, V in whole blocks) float32, best (N,) int64); the caller keeps the last two.
 
-        `lines`: more than the step's own rows by splits of their keys, if further steps follow in the same room.
+        `lines`: more than the step's own rows by splits of their keys, if further steps follow.
         """
         self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
         self._words[HEADER:] = 0

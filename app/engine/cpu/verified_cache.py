@@ -20,8 +20,6 @@ COLUMNS = 64  # of each row of the logits, from all over the vocabulary
 
 
 class VerifiedModel(BaseModel):
-    """The spec and sample logits of one model, with its weights as they were wanted."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     spec: ModelSpec
@@ -31,7 +29,6 @@ class VerifiedModel(BaseModel):
 
 
 def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activations) -> FusedForward | None:
-    """Build the forward of the model that `file` was written for; None if its logits are no longer the modules'."""
 
     def build(text: str) -> FusedForward:
         known = VerifiedModel.model_validate_json(text)

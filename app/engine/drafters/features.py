@@ -1,8 +1,7 @@
 """Feed the target's last hidden state h, normed, to a drafter: W h + b is added to the last committed token's
 embedding.
 
-At every other position a learnt vector, `absent`, is added. The idea is EAGLE's (Li et al. 2024, arXiv:2401.15077),
-with one state a round instead of one a token.
+Elsewhere a learnt vector, `absent`, is added. The idea is EAGLE's (Li et al. 2024, arXiv:2401.15077).
 """
 
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ class Features:
     absent: np.ndarray  # (d,) float32
 
     def rows(self, works: list[BatchEntry]) -> np.ndarray:
-        """Return the vectors to add to the entries' packed rows, (T, d) float32; a state that is not d' finite numbers
-        is absent.
-        """
+        """Return the vectors to add to the entries' packed rows, (T, d) float32."""
         rows = np.tile(self.absent, (sum(len(work.tokens) for work in works), 1))
         last = -1
         for work in works:

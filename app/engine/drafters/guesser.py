@@ -57,8 +57,8 @@ class ModelGuesser:
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         """Return each final entry's next guess, or up to `depth`, each going on from the one before.
 
-        Ends early when no entry's confidences multiply to `floor`. The entries hold pages for all but the last token.
-        Raises ArithmeticError for logits that are not finite.
+        Ends early when no entry's confidences multiply to `floor`. Raises ArithmeticError for logits that are not
+        finite.
         """
         can_chain = isinstance(self.model, FusedForward)
         chains = [w for w in works if can_chain and w.final and is_greedy(w)]
@@ -115,9 +115,9 @@ class ModelGuesser:
 
 
 def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """Return the two largest of each row of logits (N, Vh) float32, in a few operators and two readings back.
+    """Return the two largest of each row of logits (N, Vh) float32; `head_ids`:
 
-    `head_ids`: (Vh,) int64, the tokens that the columns stand for; None: all, in order.
+    (Vh,) int64 or None, the columns' tokens.
     """
     values, best = logits.topk(min(2, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()

@@ -10,11 +10,7 @@ from app.engine.weights.tensors import stored_embedding
 
 
 def embedding_agreement(target: Path) -> Callable[[Sequence[int], Sequence[int]], float]:
-    """Return a function of (drafted, committed), two lists of ids of equal length.
-
-    It gives the mean over the positions of (1 + cosine) / 2 of the two tokens' embeddings, 0 for no token. Holds the
-    embedding, (V, d) float16. Raises ModelRefused.
-    """
+    """Return a function of (drafted, committed), two lists of ids of equal length: the mean of (1 + cosine) / 2."""
     rows = torch.nn.functional.normalize(dense(stored_embedding(target)), dim=-1).half()  # (V, d)
 
     def agreement(drafted: Sequence[int], committed: Sequence[int]) -> float:

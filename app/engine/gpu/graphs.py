@@ -1,8 +1,8 @@
 """Capture steps of a few fixed numbers of rows at the start, and replay them: hundreds of kernels then cost one launch.
 
-A step runs in the smallest tier that holds it; what none holds, prompts above all, runs eagerly. Attention works off a
-list, by a fixed number of programs, so only rows tell tiers apart. All tiers are captured on one stream, into one pool,
-the largest first: torch's allocator gives a block again only to the stream that it was made for.
+A step runs in the smallest tier that holds it; what none holds runs eagerly. Attention works off a list, by a fixed
+number of programs, so only rows tell tiers apart. All are captured on one stream, into one pool, the largest first:
+torch's allocator gives a block again only to the stream that it was made for.
 """
 
 from collections.abc import Callable
@@ -49,8 +49,7 @@ class Graphs:
         """Capture all tiers in the thread that replays.
 
         page_table: (R, N) int32, on the device. `longest_tokens`: of sequences in a tier, their new rows included.
-        `has_own_streams`: a stream for each, to be measured. Kernels captured on a stream of a part of the
-        multiprocessors run there when replayed.
+        `has_own_streams`: a stream for each, to be measured.
         """
         self._weights, self._pages, self._page_table, self._method = weights, pages, page_table, method
         self._longest_tokens = longest_tokens
@@ -65,7 +64,6 @@ class Graphs:
         self._tiers = {rows: self._tier(rows) for rows in reversed(TIERS)}
 
     def tier(self, size: Size) -> Tier | None:
-        """Return the smallest tier that holds a step of this size; None for what runs eagerly."""
         tier = self._tiers.get(size.tier)
         return tier if tier is not None and tier.size.holds(size) else None
 

@@ -18,8 +18,6 @@ class Allocator(Protocol):
 
 
 class Rehearsed(Protocol):
-    """What stays of a rehearsal: it holds pages, captured steps, and blocks that other steps take again."""
-
     @property
     def page_bytes(self) -> int: ...
 

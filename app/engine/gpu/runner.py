@@ -35,8 +35,6 @@ TOPS = (1, 2, 3, 5, 9, 17)  # one for each power of two up to MAX_TOP, which ker
 
 @dataclass(frozen=True, slots=True)
 class EditedRows:
-    """The bias, penalties and masks of those wanted rows that have any."""
-
     places: torch.Tensor  # (E,) int64 on the device, among the wanted rows
     edits: Edits
 
@@ -62,7 +60,6 @@ class ChosenRows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return log-probabilities of the chosen token and of the `top` likeliest."""
         found = self.likely[node]
         return found.model_copy(update={"top": found.top[:top]})
 
@@ -136,10 +133,7 @@ class DeviceRunner(TabledRunner):
                 top_logprobs(logits, edits, top)
 
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
-        """Run one packed pass over reserved pages; return tokens for final batch entries, None for prompt chunks.
-
-        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the batch entries.
-        """
+        """Run one packed pass over reserved pages; return tokens for final batch entries, None for prompt chunks."""
         return self.launch(works).collect()
 
     @torch.inference_mode()
@@ -200,9 +194,6 @@ class DeviceRunner(TabledRunner):
         return started, StepOutput(result.logits, result.chosen.index_copy(1, edited.places, chosen))
 
     def _edits(self, works: list[BatchEntry]) -> EditedRows | None:
-        """Return bias, penalties and masks of the wanted rows that have some; a node's penalties count its own
-        ancestors.
-        """
         rows: list[Row] = []
         places: list[int] = []
         first = 0
@@ -243,9 +234,9 @@ class DeviceStep:
 
     @torch.inference_mode()
     def collect(self) -> list[ChosenRows | None]:
-        """Wait for the device; return tokens for final batch entries, None for prompt chunks.
+        """Wait for the tokens.
 
-        Raises ArithmeticError when a row's logits are not finite.
+        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the entries.
         """
         works, logits = self._works, self._result.logits
         wanted = _wanted(works)
@@ -269,7 +260,6 @@ class DeviceStep:
 
 
 def _recorded(device: torch.device) -> "torch.cuda.Event | float":
-    """Record this moment: on a GPU an event in the present stream, elsewhere the host's clock in seconds."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)

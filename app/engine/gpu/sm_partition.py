@@ -1,8 +1,7 @@
 """Divide a GPU's multiprocessors between verifying and drafting: complementary green contexts of one split.
 
-Both sides must be in green contexts of the same split: an ordinary stream takes all multiprocessors, whatever its
-priority. Memory's bandwidth and the second-level cache stay shared. The driver's own interface is used: torch's splits
-may overlap and do not say how many multiprocessors they got.
+An ordinary stream takes all multiprocessors, whatever its priority. Memory's bandwidth and the second-level cache stay
+shared. The driver's own interface is used: torch's splits may overlap.
 """
 
 import importlib

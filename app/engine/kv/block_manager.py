@@ -11,8 +11,7 @@ class PagedRunner:
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
         """Manage the pages of `pool`.
 
-        `shares`: sequences that begin alike use each other's pages. That is right only if what is cached is never taken
-        back, so not for drafters.
+        `shares`: sequences that begin alike use each other's pages, so what is cached may never be taken back.
         """
         self.pool = pool
         self._shares = shares
@@ -27,7 +26,6 @@ class PagedRunner:
         return self.pool.num_free * self.pool.page_tokens
 
     def adopt(self, sequence: CachedSequence) -> int:
-        """Give the sequence named pages of others that begin like it, its last token left out; return their tokens."""
         size, pages = self.pool.page_tokens, sequence.pages
         if not self._shares or sequence.cached != len(pages) * size:
             return 0

@@ -14,8 +14,8 @@ from app.engine.kv.eviction import IdlePages
 class PagePool:
     """A pool of page numbers, lent lowest first: pages in use lie close together, and attention need not copy them.
 
-    A full page may get a name, a digest of all tokens up to its end: sequences with the same beginning hold it, and it
-    is never written to. Once idle, it stays until `app.engine.kv.eviction` gives it away.
+    A full page may get a name: sequences with the same beginning hold it, and it is never written to. Once idle, it
+    stays until `app.engine.kv.eviction` gives it away.
     """
 
     def __init__(self, num_pages: int, page_tokens: int) -> None:

@@ -13,7 +13,6 @@ MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def longest_tokens(context_tokens: int, settings: Settings) -> int:
-    """Return the tokens of the longest sequence that a request may become, without its tree."""
     return min(context_tokens, settings.max_prompt_tokens + settings.max_tokens)
 
 

@@ -16,8 +16,7 @@ CONTEXTS = (4096, 16384)  # cached tokens; the longest that fits where these do 
 def measure_gpu_costs(runner: ProfiledTarget, vocab_size: int, longest_tokens: int) -> StepCosts:
     """Time a step for each number of rows, one wide chunk, and one and many sequences of long contexts.
 
-    The best of a few passes counts. Contexts are reserved and not computed: the time to read them does not depend on
-    their content.
+    Contexts are reserved and not computed: the time to read them does not depend on their content.
     """
     steps = _Steps(runner, vocab_size, min(longest_tokens, runner.capacity_tokens))
     one = steps.time({context: steps.decoding(1, context) for context in steps.contexts(1, 1)})
@@ -38,8 +37,6 @@ def measure_gpu_costs(runner: ProfiledTarget, vocab_size: int, longest_tokens: i
 
 
 class _Steps:
-    """Make steps of sequences that are reserved for the time of one step, and time them."""
-
     def __init__(self, runner: ProfiledTarget, vocab_size: int, longest: int) -> None:
         self._runner, self._vocab_size, self.longest = runner, vocab_size, longest
 
@@ -49,7 +46,6 @@ class _Steps:
         return tokens <= self.longest and held <= self._runner.capacity_tokens
 
     def contexts(self, sequences: int, rows: int) -> tuple[int, ...]:
-        """Return the contexts that are measured: a short one, and the longer ones as far as they fit."""
         fitting = [context for context in CONTEXTS if self.fits(sequences, context + rows)]
         if not fitting:
             longest = max((n for n in range(2 * CONTEXT, CONTEXTS[0], 64) if self.fits(sequences, n + rows)), default=0)

@@ -24,8 +24,6 @@ class LogitRows(TargetRows, Protocol):
 
 
 class ProfiledTarget(Target, Protocol):
-    """A target whose rows show their logits, on any device."""
-
     def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]:
         """Compute one step; None for an entry that is a chunk of a prompt."""
         ...
@@ -145,7 +143,6 @@ def check_exactness(runner: ProfiledTarget, vocab_size: int, checks: Listed[tupl
 
 
 def _alone(runner: ProfiledTarget, tokens: list[int], checks: Listed[tuple[int, int]]) -> dict[int, torch.Tensor]:
-    """Return the logits (V,) float32 of each row of the checks, computed by itself; hold nothing afterwards."""
     sequence, found, read = CachedSequence("probe", tokens), {}, 0
     for row in sorted({row for start, end in checks for row in range(start, end)}):
         if read < row:

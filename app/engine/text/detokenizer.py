@@ -17,9 +17,8 @@ class Detokenizer(Protocol):
 class TextStream:
     """The text of a growing sequence. No character is split: incomplete bytes wait for their rest. For one thread.
 
-    The text that is out depends on the number of tokens, not on how they were cut: a second stream, fed the first N
-    tokens, goes on where the first stood. A call decodes the tokens behind the last delta (`_seen`: they decide whether
-    a space follows) and those since (`_held`).
+    The text that is out depends on the number of tokens, not on how they were cut. A call decodes the tokens behind the
+    last delta (`_seen`: they decide whether a space follows) and those since (`_held`).
     """
 
     def __init__(self, tokenizer: Detokenizer) -> None:

@@ -54,7 +54,6 @@ class Grammars:
 
     @cached_property
     def _tokens(self) -> LLTokenizer | str:
-        """Return llguidance's tokenizer, or why the library cannot read the file."""
         try:
             return LLTokenizer(str(self._file), n_vocab=self._vocab_size, eos_token=list(self._eos_ids) or None)
         except ValueError as error:

@@ -1,7 +1,7 @@
 """Find where stop strings end an answer: in a text, a stream of tokens, or a run of them.
 
-The stop string that is complete first counts, of those complete at the same character the longest; it is no part of the
-text. The place depends on the tokens alone, not on how they are cut into runs.
+The stop string that is complete first counts, of those complete at the same character the longest. The place depends on
+the tokens alone, not on how they are cut into runs.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Keep measurements of a model on disk, from one start of a process to the next.
 
-A file is named after a fingerprint of all that its content depends on, and begins with a checksum of the rest. What is
-missing or damaged is measured anew.
+A file is named after a fingerprint of what its content depends on, and begins with a checksum of the rest.
 """
 
 import hashlib

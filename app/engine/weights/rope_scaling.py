@@ -59,7 +59,6 @@ def rope_parameters(reader: Any, file: Path, head_dim: int, base: float, max_pos
 
 
 def is_one_table(rope: dict[str, Any] | None) -> bool:
-    """Tell whether these parameters are those of a table that `rope_parameters` made."""
     return rope is not None and rope.get("rope_type") == "longrope" and rope["short_factor"] == rope["long_factor"]
 
 
@@ -118,7 +117,6 @@ class _Header:
     prefix: str
 
     def check_known(self) -> None:
-        """Raise ModelRefused for a setting that is not among KNOWN."""
         for name in self.reader.fields:
             if name.startswith(self.prefix) and name.removeprefix(self.prefix) not in KNOWN:
                 raise ModelRefused(f"{self.file} scales its positions by {name}, which is not read")
@@ -127,7 +125,6 @@ class _Header:
         return self.reader.get_field(self.prefix + name) is not None
 
     def number(self, name: str, default: float) -> float:
-        """Return a setting, which is a positive number. Raises ModelRefused for anything else."""
         found = field(self.reader, self.file, self.prefix + name, default)
         if not isinstance(found, int | float) or not 0 < found < math.inf:
             raise ModelRefused(f"{self.file} has {self.prefix}{name} = {found}, and not a positive number")

@@ -11,7 +11,6 @@ GROUP = 32  # numbers of a block of Q8_0 and Q4_0
 
 
 def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
-    """Return the weights as they are wanted, each made when it is looked up."""
     return weights if wanted == "stored" else _Rounded(weights, wanted)
 
 

@@ -11,7 +11,6 @@ from app.engine.weights.model_cache import read_cached, write_cached
 
 
 def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: str) -> str:
-    """Return the id of the target in `folder` as these settings compute it on a kind of device."""
     about = {
         "weights": _contents(folder, settings.home),
         "rounded": None if settings.weights in ("stored", "float32") else settings.weights,

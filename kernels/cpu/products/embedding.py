@@ -1,7 +1,6 @@
 """Read one row of a packed weight as float32: a token's embedding.
 
-A block expands to its sixteen rows side by side, and the token's own is picked out: an embedding keeps its file's type,
-and one that is also the head is that head's packed copy.
+A block expands to its sixteen rows, and the token's own is picked out: one that is also the head needs no second copy.
 """
 
 from typing import Any

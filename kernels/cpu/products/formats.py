@@ -4,8 +4,7 @@
     Q4_K, Q5_K: (d sc) q - (dmin mn)    Q4_1, Q5_1: d q + m    Q6_K: (d sc) q
 
 Every product is exact: d has 11 significant bits and q at most 8, (d sc) q of Q6_K 23. A packed weight (N, K) is blocks
-of sixteen columns, each a chain of groups of lines along K: a header with the columns' scales side by side, then the
-lines.
+of sixteen columns, each a chain of groups along K: a header with the columns' scales, then the lines.
 """
 
 from collections.abc import Iterator

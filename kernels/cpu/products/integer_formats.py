@@ -3,9 +3,9 @@
     Q4_0, Q5_0, Q8_0: (d d_x) sum of (q - offset) q_x       Q4_1, Q5_1: (d d_x) sum of q q_x + m s_x
     Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
 
-d_x, q_x and s_x are those of 32 lines of a rounded row (`kernels.cpu.products.round_rows`). Sums are exact: the widest,
-Q6_K's, are below 2^24. A group is a header with sixteen columns' scales side by side, then 64 bytes at a time, in which
-four neighbours are one column's lines. Weights are unsigned there: the row's sum takes the offset off.
+d_x, q_x and s_x are those of 32 lines of a rounded row (`round_rows`). Sums are below 2^24, hence exact. A group is a
+header with sixteen columns' scales, then 64 bytes at a time, in which four neighbours are one column's lines. Weights
+are unsigned; the row's sum takes the offset off.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,6 @@ FACTOR_BYTES = 2 * LANES  # of two bytes a column
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """A block of a rounded row as a tile has it: each number in all lanes."""
-
     d: Any
     s: Any
     n: Any  # sum of its 32 integers

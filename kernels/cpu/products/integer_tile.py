@@ -2,9 +2,8 @@
 
     out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
 
-That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). Integer sums are exact, blocks' sums
-are one chain of fused multiply-adds by rising k, and a row's scales depend on that row alone: a row has the same bits
-alone, in a batch, and on every processor.
+That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). Integer sums are exact, and blocks'
+sums are one chain of fused multiply-adds by rising k: a row has the same bits in any batch, on every processor.
 """
 
 from collections.abc import Callable
@@ -87,7 +86,6 @@ def _add_part(
     of: list[Any],
     sums: list[Any],
 ) -> list[Any]:
-    """Add a part of a group, by its number, times each row's block to the rows' sums; return them."""
     share = form.group_bytes // form.parts
     for offset in range(0, share, BYTES):
         prefetch(b, b.add(b.add(at_group, b.mul(part, integer(share))), integer(AHEAD + offset)))

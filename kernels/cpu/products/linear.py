@@ -2,8 +2,7 @@
 
     y = x W^T (+ b)
 
-One kernel for each kind of stored weight, behind an address, so that a model compiles those its file has. All of them
-add in the same order.
+One kernel for each kind of stored weight, behind an address: a model compiles those its file has.
 """
 
 from typing import Any
@@ -50,8 +49,8 @@ def begin(rows: int, bias: int, out: int, ldo: int) -> None:
 def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
     """Add x W^T to out for one block, or for two if there are one or two rows.
 
-    More rows than a tile's go over W in chunks that stay in the first-level cache. The first two tiles ask for half of
-    the next chunk each, so that memory is as busy as they are.
+    More rows than a tile's go over W in chunks that stay in the first-level cache; the first two tiles prefetch half of
+    the next chunk each.
     """
     if count == 2:
         stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo, 0)
@@ -84,10 +83,10 @@ def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
 
 
 def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = PAIR_ROWS) -> Any:
-    """Return a function that computes blocks `first ... end - 1` of out = x W^T + b.
+    """Return a function that computes blocks `first ... end - 1` of out = x W^T + b; strides in bytes.
 
-    It takes addresses of x (rows, depth) at stride ldx, packed W, bias (0: none) and out (rows, 16 blocks) at stride
-    ldo; strides in bytes. `multiply` adds x W^T to out for one block, or for two if there are at most `pair_rows` rows.
+    x (rows, depth) at stride ldx, packed W, bias (0: none), out (rows, 16 blocks) at stride ldo. `multiply` adds x W^T
+    to out for one block, or for two if there are at most `pair_rows` rows.
     """
 
     def over_blocks(
@@ -132,9 +131,9 @@ def _stored(form: Format) -> Native:
 
 
 def _integer(form: IntegerFormat) -> Native:
-    """Return `linear` for rounded rows of x and weights of integers.
+    """Return `linear` for rounded rows and integer weights, block by block:
 
-    Blocks go one by one: two streams of weights took 1.8 times as long for a row on an EPYC.
+    two streams took 1.8 times as long on an EPYC.
     """
     product = integer_product_of(form)
 

@@ -23,7 +23,6 @@ def pack(weight: np.ndarray) -> np.ndarray:
 
 
 def pack_bias(bias: np.ndarray) -> np.ndarray:
-    """Pad a bias with zeros: (N,) float32 -> (16 ceil(N / 16),) float32."""
     return np.pad(bias, (0, -len(bias) % LANES))
 
 
@@ -60,7 +59,6 @@ def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _blocks(raw: np.ndarray, groups: int, group_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows (N, bytes of a row) as blocks of sixteen, (NB, 16, groups, bytes), and room for them packed."""
     columns = len(raw)
     whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
     blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)
@@ -73,7 +71,6 @@ def _pack_halves(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
 
 
 def _pack_bytes(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d, then 32 int8."""
     _put(out, 0, _scales(blocks, 0))
     _put(out, form.header_bytes, blocks[..., 2:].transpose(0, 2, 3, 1))
 
@@ -178,7 +175,6 @@ _UNPACKERS: dict[str, Callable[[np.ndarray], Unpacked]] = {
 
 
 def _k_factors(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the six-bit sc and mn of Q4_K or Q5_K, each (..., 8)."""
     packed = blocks[..., 4:16]
     low, mid, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     sc = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], -1)
@@ -187,7 +183,6 @@ def _k_factors(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _k_integers(blocks: np.ndarray) -> np.ndarray:
-    """Return q of Q4_K or Q5_K, (..., 8, 32)."""
     q = blocks[..., -128:].reshape(*blocks.shape[:3], 4, 32)
     q = np.stack([q & 15, q >> 4], -2).reshape(*blocks.shape[:3], 8, 32)
     if blocks.shape[-1] > 144:
@@ -217,7 +212,6 @@ def _fives(packed: np.ndarray) -> np.ndarray:
 
 
 def _scales(blocks: np.ndarray, index: int) -> np.ndarray:
-    """Return an f16 of each block: (NB, 16, groups, bytes) uint8 -> (NB, groups, 16) uint16."""
     return blocks[..., 2 * index : 2 * index + 2].copy().view(np.uint16)[..., 0].transpose(0, 2, 1)
 
 
@@ -235,7 +229,6 @@ def _put(out: np.ndarray, at: int, values: np.ndarray) -> int:
 
 
 def aligned(array: np.ndarray, dtype: type) -> np.ndarray:
-    """Copy an array to memory that begins with a cache line."""
     out = aligned_empty(array.shape, dtype)
     out[...] = array
     return out

@@ -2,8 +2,8 @@
 
     y = x W^T + b
 
-torch's own operators take another way to multiply for another number of rows; here each output is one chain of fused
-multiply-adds in the order of k. Rows are packed, float32.
+Each output is one chain of fused multiply-adds in the order of k; torch's operators multiply in another way for another
+number of rows.
 """
 
 from functools import partial
@@ -24,10 +24,7 @@ SHARED = 2**23  # multiply-adds from which other threads are woken: they come to
 def packed_linear(
     rows: int, x: int, w: int, depth: int, bias: int, blocks: int, piece: int, out: int, counter: int
 ) -> None:
-    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until none is left.
-
-    Takes addresses of x (rows, depth), packed W, b (0: none), out (rows, 16 blocks) and of zeroed words with a counter.
-    """
+    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until none is left."""
     while True:
         first = take(counter, 0, piece)
         if first >= blocks:
@@ -36,8 +33,6 @@ def packed_linear(
 
 
 class PackedLinear(nn.Module):
-    """A linear layer on a packed copy of its weight; (..., K) -> (..., N), float32, CPU."""
-
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape

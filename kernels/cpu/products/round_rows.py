@@ -1,10 +1,9 @@
-"""Round rows of x to int8 in blocks of 32, by ggml's rule, for `kernels.cpu.products.integer_tile`.
+"""Round rows of x to int8 in blocks of 32, by ggml's rule, ties to even.
 
     d = max |x| / 127,  q = round(x / d),  s = d (sum of q)
 
-A block is 32 int8, d and s as float32, the sum of q and that of its first half as int32: 48 bytes.
-Rounding is to even. A block with a number that is not finite has d = s = NaN, so that its products
-have, too.
+A block is 32 int8, d and s as float32, the sum of q and that of its first half as int32: 48 bytes. A block with a
+number that is not finite has d = s = NaN.
 """
 
 import numpy as np

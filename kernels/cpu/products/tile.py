@@ -2,10 +2,10 @@
 
     out = x W (+ out)
 
-W is float32, or packed as `kernels.cpu.products.formats` says; a packed line becomes the same float32 in registers.
-Each output is one chain of fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights, over W of
-either kind. Six rows by sixteen columns are twelve of AVX2's sixteen registers. Tiles over weights prefetch lines; one
-or two rows take two blocks of W at once: two streams, and enough chains of additions.
+W is float32, or packed (`formats`): a packed line becomes the same float32 in registers. Each output is one chain of
+fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights. Six rows by sixteen columns are twelve of
+AVX2's sixteen registers. Tiles over weights prefetch lines; one or two rows take two blocks of W at once: enough chains
+of additions.
 """
 
 from collections.abc import Callable, Iterable
@@ -81,7 +81,6 @@ def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = Fals
     def tiles(
         b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, ldw: Any, k: Any, out: Any, ldo: Any, ask: Any
     ) -> None:
-        """Multiply x (rows, k) by w (blocks, k, 16), whose lines are ldw bytes apart, into out (rows, 16 blocks)."""
 
         def visit_line(ws: list[Any], visit: Visit, step: int, line: Any, sums: list[Any]) -> list[Any]:
             if every and step % every == 0:
@@ -111,7 +110,6 @@ def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
-        """Add x (rows, k) times w (blocks, k, 16) to out (rows, 16 blocks)."""
         groups = b.udiv(k, integer(form.depth))
         size = b.mul(groups, integer(form.group_bytes))
         ws = [b.add(w, b.mul(size, integer(block))) for block in range(blocks)]
@@ -198,9 +196,9 @@ def integer(value: int) -> ir.Constant:
 
 @kernel
 def height(rows: int, most: int) -> int:
-    """Return the rows of the next tile, of `most` at most: even parts, for one to four rows take as long as each other.
+    """Return the rows of the next tile, of `most` at most:
 
-    Nine and eleven, which are rare, have no tile.
+    even parts; nine and eleven, which are rare, have no tile.
     """
     tiles = (rows + most - 1) // most
     even = (rows + tiles - 1) // tiles

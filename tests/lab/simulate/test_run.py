@@ -281,7 +281,7 @@ def test_requests_at_times_of_their_own_wait_for_a_busy_verifier(log: Log) -> No
 
 def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) -> None:
     moments = [0.5 * i for i in range(24)]
-    setting = Setting(streams=1, is_local=True)
+    setting = Setting(streams=1)  # each drafter on a node of its own
     met = {variant.name: load(log, variant, setting, moments, model_free) for variant in arms([1, 3, 7])}
     best = min(one.total_s for name, one in met.items() if name != FULL)
     fixed_s = [met[f"fixed {length}"].total_s for length in (1, 3, 7)]
