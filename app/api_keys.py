@@ -1,8 +1,4 @@
-"""Make, store and find API keys: each stands for a tenant, with limits. Their file holds hashes alone.
-
-Each line of the file is an ApiKey as JSON. A key is 256 random bits, so no search leads from its
-SHA-256 back to it; it is shown once, when it is made.
-"""
+"""Make, store and find API keys. Their file holds a line of JSON for each, with a hash in place of the key."""
 
 import fcntl
 import hashlib
@@ -25,7 +21,7 @@ NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 
 
 class ApiKey(Message):
-    """Describe a key. Requests of one tenant share what is learnt from them, and see each other."""
+    """A key. Requests of one tenant share what is learnt from them, and see each other."""
 
     name: str = Field(pattern=NAME)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -35,19 +31,18 @@ class ApiKey(Message):
 
 
 class Keyring:
-    """Find keys in a file, which is checked in every call: a removed key is refused from the next call on."""
+    """Find keys in a file; a removed key is refused from the next call on."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises KeysUnreadable."""
         self._path = path
         self._read: tuple[tuple[int, ...], tuple[ApiKey, ...]] = ((), ())
         self._current()
 
     def find(self, presented: str) -> ApiKey | None:
-        """Find the presented key. Raises KeysUnreadable, so that each call is refused."""
+        """Find the presented key. Raises KeysUnreadable."""
         digest = _digest(presented)
         found = None
-        for key in self._current():  # all of them, each in constant time: the duration reveals nothing
+        for key in self._current():  # compares all keys in constant time, so that the duration reveals nothing
             if hmac.compare_digest(digest, key.sha256):
                 found = key
         return found
@@ -76,7 +71,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
         try:
             keys.append(ApiKey.model_validate_json(line))
         except ValidationError as error:
-            raise KeysUnreadable(path, f"line {number} is no key") from error
+            raise KeysUnreadable(path, f"line {number} is not a valid key") from error
     return tuple(keys)
 
 
@@ -88,12 +83,12 @@ def add_key(
     rate_per_minute: int | None = None,
     concurrent: int | None = None,
 ) -> str:
-    """Make a key, store its hash and return it. `tenant` None: one of its own, of the same name.
+    """Make a key, store its hash and return it. Without `tenant` the key's name is its tenant.
 
     Raises InvalidRequest, KeysUnreadable.
     """
     if name == PUBLIC_TENANT and tenant is None:
-        raise InvalidRequest("name", f"the tenant {name!r} is that of calls without a key: name the tenant, too")
+        raise InvalidRequest("name", f"{name!r} is the tenant of calls without a key: choose another name or a tenant")
     text = PREFIX + secrets.token_urlsafe(32)
     try:
         key = ApiKey(
@@ -108,23 +103,21 @@ def add_key(
         raise InvalidRequest(str(first["loc"][0]), validation_message(first)) from error
     with _changing(path) as keys:
         if any(known.name == name for known in keys):
-            raise InvalidRequest("name", f"there is a key {name!r} already")
+            raise InvalidRequest("name", f"a key named {name!r} exists already")
         _write(path, [*keys, key])
     return text
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Remove a key. Raises InvalidRequest, KeysUnreadable."""
     with _changing(path) as keys:
         rest = [key for key in keys if key.name != name]
         if len(rest) == len(keys):
-            raise InvalidRequest("name", f"there is no key {name!r}")
+            raise InvalidRequest("name", f"no key is named {name!r}")
         _write(path, rest)
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[ApiKey, ...]]:
-    """Lock the file for the block, and read its keys."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -72,6 +72,7 @@ REMOVED = {  # once settings: the constant that took the place of each
     "max_readers": "256",
     "max_strikes": "5",
     "page_tokens": "16 (the least that the kernels take, so the least memory lost in a last page)",
+    "spans": "none (the timelines of the latest requests are in Redis: `paceline bench timeline`)",
     "traced_requests": "64 (more than the dashboard lists)",
 }
 
@@ -151,9 +152,6 @@ class Settings(BaseModel):
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
     max_sequences: int | None = Field(
         None, ge=1, description="sequences a verifier runs at once, the rest wait; absent: 64, on a GPU 256"
-    )
-    spans: UserPath | None = Field(
-        None, description="folder to which workers write when each was busy (bench/timeline.py)"
     )
     steer_log: UserPath | None = Field(
         None, description="control appends every tick of the scheduler here, as JSON lines"
@@ -257,7 +255,7 @@ def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
     except OSError as error:
         raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{file} is no TOML: {error}") from error
+        raise InvalidSettings(f"{file} is not valid TOML: {error}") from error
     if unknown := [name for name in values if name not in known]:
         raise InvalidSettings("\n".join(f"{file}: {name}: {_not_known(name, known)}" for name in unknown))
     return values

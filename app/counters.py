@@ -1,8 +1,6 @@
-"""Count events in a process; its heartbeat sends the additions, and the sums live in Redis.
+"""Count events in a process; its heartbeat sends the additions, and Redis holds the sums.
 
-Implements `app.store.shared_stats.SharedStats` with sums that never decay: a batch counts once
-however often it is sent, and a killed process loses at most what it counted since its last
-heartbeat. Knows no metric by name; they are in `app.metrics`.
+Implements `app.store.shared_stats.SharedStats` without decay: a batch counts once however often it is sent.
 """
 
 import json
@@ -13,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from app.metrics import GROUP, Metric
 from app.state import Change
 
-MOST_SERIES = 512  # of a metric: drafters' names come off the wire
+MOST_SERIES = 512  # of a metric; the names of drafters are not trusted
 LONGEST_LABEL = 64
 OTHER = "other"
 
@@ -27,19 +25,16 @@ class Counters:
         self._series: dict[Metric, set[tuple[str, ...]]] = {}
 
     def count(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
-        """Add to a counter."""
         with self._lock:
             self._sums(metric, labels)[0] += by
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         with self._lock:
             sums = self._sums(metric, labels)
             sums[bisect_left(metric.buckets, value)] += 1.0
             sums[-1] += value
 
     def groups(self) -> Iterable[str]:
-        """Name the one group of all counters."""
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
@@ -48,32 +43,29 @@ class Counters:
             added, self._added = self._added, {}
         return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}
 
-    def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Ignore the sums: nothing here depends on what others counted."""
+    def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None: ...
 
     def _sums(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
         found = self._added.get((metric, labels))
         return self._series_of(metric, labels) if found is None else found
 
     def _series_of(self, metric: Metric, labels: tuple[str, ...]) -> list[float]:
-        """Begin a series anew after a sending; past MOST_SERIES all further ones share one."""
+        """Begin a series again after a sending; past MOST_SERIES all further ones share one."""
         labels = tuple(label[:LONGEST_LABEL] for label in labels)
         known = self._series.setdefault(metric, set())
         if labels not in known:
             if len(known) >= MOST_SERIES:
                 labels = (OTHER,) * len(labels)
             known.add(labels)
-        # a histogram's: one count a bucket, infinity's, and the sum of all values
-        return self._added.setdefault((metric, labels), [0.0] * (len(metric.buckets) + 2 if metric.buckets else 1))
+        return self._added.setdefault((metric, labels), [0.0] * metric.size)
 
 
 def field(metric: Metric, labels: tuple[str, ...]) -> str:
-    """Name a series among the store's sums."""
     return json.dumps([metric.name, *labels])
 
 
 def series(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Read metric and labels off a field; None if `field` did not write it."""
+    """Read metric and labels from a field's name; None if `field` did not write it."""
     try:
         metric, *labels = json.loads(name)
     except (ValueError, TypeError):

@@ -1,10 +1,9 @@
-"""Write a process's log: lines of text, or of JSON with the same facts in fields, without prompts and answers.
+"""Write a process's log as lines of text or of JSON, without prompts and answers.
 
     {"time": "2026-11-22T04:50:29.123Z", "level": "INFO", "logger": "workers.deployment", "node": "web-1",
      "message": "admitted: 38 prompt tokens, at most 60", "request_id": "17b3...", "error": traceback}
 
-`request_id` and `error` are there where they are known. A record's other attributes are left out:
-Celery puts a task's arguments there.
+A record's other attributes are left out: Celery puts a task's arguments there.
 """
 
 import json
@@ -14,11 +13,11 @@ import time
 from app.config import Settings
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # a line a doorbell, a line a tick
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
 
 
 def configure(settings: Settings) -> None:
-    """Set up the root logger as the settings say; called once, when a process starts."""
+    """Set up the root logger; called once, when a process starts."""
     handler = logging.StreamHandler()
     handler.setFormatter(Json(settings.node) if settings.log_format == "json" else Text(TEXT))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
@@ -28,7 +27,7 @@ def configure(settings: Settings) -> None:
 
 
 class Text(logging.Formatter):
-    """Write a line a record, with the request's id before the message."""
+    """Write a line for each record, with the request's id before the message."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", None)
@@ -38,8 +37,6 @@ class Text(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """Write a JSON object a record."""
-
     def __init__(self, node: str | None) -> None:
         super().__init__()
         self._node = node
@@ -59,5 +56,5 @@ class Json(logging.Formatter):
 
 
 def of(request_id: str) -> dict[str, str]:
-    """Make a log call's `extra` that names the request of the line."""
+    """Make the `extra` of a log call that names the request."""
     return {"request_id": request_id}

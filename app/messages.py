@@ -75,8 +75,7 @@ _CHAIN = tuple(range(64))  # the parents of a draft of as many tokens as a job m
 class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of the messages of each round: checked when they are read, not when they are made.
 
-    The JSON is that of the same fields as an `app.request.Message`, so that versions which write
-    either way understand each other.
+    The JSON is that of the same fields as an `app.request.Message`.
     """
 
     def json(self) -> str:
@@ -92,7 +91,7 @@ class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return decoder.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise MessageError(f"no {cls.__name__}: {error}") from None
+            raise MessageError(f"not a valid {cls.__name__}: {error}") from None
 
 
 class DrafterCounts(HotMessage, frozen=True, omit_defaults=True):
@@ -133,10 +132,11 @@ class Event(HotMessage, frozen=True, omit_defaults=True):
     stats: Stats = msgspec.field(default_factory=Stats)
 
 
-class DraftJob(HotMessage, frozen=True, kw_only=True):
+class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Request drafts after `base` tokens: from a verifier to the chosen drafters and to their fuser.
 
-    `tokens` are the sequence's tokens `start ... base - 1`, which the receiver has not been sent.
+    `tokens` are the sequence's tokens `start ... base - 1`, which the receiver has not been sent. Jobs, drafts and
+    trees are hints: fields that only another version writes are left out, as during a rolling restart.
     """
 
     request_id: str
@@ -155,16 +155,25 @@ class DraftJob(HotMessage, frozen=True, kw_only=True):
     # Base64 of the target's last hidden state, d float16, where it chose the last token: for drafters that read it.
     state: Annotated[str, Meta(max_length=65536)] | None = None
     run_ahead: bool = False  # drafters share no cores with the verifier: they may run ahead while it works
-    # Chance of the model-free drafters' first token from which on a node that fuses skips its models.
-    skip_models_above: float = 1.0
-    # Of a guess that models go on from: what is less likely is not worth its time and its row; 0: all are.
+    # Least survival of a guess that models go on from; 0: they go on from any.
     least_survival: Annotated[float, Meta(ge=0, le=1)] = LEAST_SURVIVAL
     is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft
     # Mailboxes of the drafter nodes that guess this round's tokens together, one at a time; empty: each drafts alone.
     sharing: tuple[str, ...] = ()
 
 
-class Draft(HotMessage, frozen=True):
+class DraftReport(HotMessage, frozen=True, forbid_unknown_fields=False):
+    """Report what drafting took a node, for all sequences that it drafted for at once. Not trusted."""
+
+    guess_s: float = 0.0  # seconds of guessing
+    guessed: int = 0  # tokens of the longest draft guessed in these seconds; those guessed ahead do not count
+    batch: int = 0  # sequences drafted for
+    read_s: float = 0.0  # seconds of reading tokens before guessing
+    read_tokens: int = 0  # tokens read in these seconds
+    seen: int = 0  # tokens of this sequence that the drafter has read
+
+
+class Draft(HotMessage, frozen=True, forbid_unknown_fields=False):
     """Hold one drafter's guess. Not trusted: the fuser checks every field against the job."""
 
     request_id: str
@@ -174,6 +183,7 @@ class Draft(HotMessage, frozen=True):
     parents: tuple[int, ...]
     confidences: tuple[float, ...]  # probability the drafter gave each token, given its ancestors
     borrowed: tuple[int, ...] = ()  # nodes of other drafters: parents of this one's, not its own guesses
+    report: DraftReport | None = None  # of the node that drafted; None: not known
 
     @property
     def is_chain(self) -> bool:
@@ -203,7 +213,7 @@ class SharedPath(HotMessage, frozen=True):
     survival: Annotated[float, Meta(ge=0.0, le=1.0)]  # probability that all of them are right
 
 
-class TreeMessage(HotMessage, frozen=True):
+class TreeMessage(HotMessage, frozen=True, forbid_unknown_fields=False):
     """Hold a sequence's fused drafts for its verifier. Nodes by falling survival, parents first."""
 
     request_id: str
@@ -212,11 +222,8 @@ class TreeMessage(HotMessage, frozen=True):
     parents: tuple[int, ...]
     survival: tuple[float, ...]  # probability that the node and all its ancestors are right
     proposers: tuple[tuple[str, ...], ...]  # the drafters behind each node, the most confident first
-    # From the job's arrival to the models' drafts, by the fusing node's clock; 0: none ran, or it is not known.
-    models_s: float = 0.0
-    guessed: Count = 0  # tokens of the longest draft guessed in that time, not ahead; 0: not known
-    skipped: tuple[str, ...] = ()  # drafters that were chosen and not run: the model-free ones were sure enough
     confidence: dict[str, float] = msgspec.field(default_factory=dict)  # each drafter's own, the mean over its draft
+    reports: dict[str, DraftReport] = msgspec.field(default_factory=dict)  # of the nodes of model drafters, by drafter
 
 
 class Mail(HotMessage, frozen=True):

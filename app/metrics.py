@@ -1,9 +1,6 @@
-"""Define every metric that processes add up: name, meaning, unit, labels. `web/ops/metrics.py` shows them.
+"""Define every metric that processes add up: name, meaning, unit, labels. `web/ops/metrics.py` serves them.
 
-Names follow Prometheus: the unit at the end, counters without `_total` here (it is added where they
-are shown). They are sums over all processes of a deployment and over their restarts, kept in Redis
-(`app/counters.py`). Present values, such as a queue's depth, are read at each scrape and
-are not listed here.
+Sums over all processes of a deployment and over their restarts, in Redis. Names follow Prometheus, without `_total`.
 """
 
 from dataclasses import dataclass
@@ -19,18 +16,23 @@ TOKEN_SECONDS = (0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.0
 SEQUENCES = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 16.0)
-DEEPEST = 16  # positions in a draft beyond it are counted as this one
+DEEPEST = 16  # a deeper position in a draft counts as this one
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so hashed without work
 class Metric:
-    """Define a counter, or with `buckets` (upper bounds without the last one, infinity) a histogram."""
+    """A counter, or with `buckets` (upper bounds without infinity) a histogram."""
 
     name: str  # without the prefix
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    values: tuple[str, ...] = ()  # of the one label, where they are known: shown as zero before any is counted
+    values: tuple[str, ...] = ()  # known values of the one label: shown as zero before any is counted
+
+    @property
+    def size(self) -> int:
+        """The number of sums of a series; a histogram has one count a bucket, one for infinity, and the total."""
+        return len(self.buckets) + 2 if self.buckets else 1
 
 
 ADMITTED = Metric(

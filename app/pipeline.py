@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.engine.text.tokenizer import Tokenizer
@@ -28,9 +27,7 @@ DraftHere = Callable[[list[DraftJob]], tuple[list[DraftJob], list[SentTree]]]
 SentPath = tuple[str, SharedPath]  # a drafter node's mailbox, and a path that it shares
 
 
-def draft_and_fuse(
-    node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob], clock: Clock = SYSTEM
-) -> tuple[list[Draft], list[SentTree]]:
+def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[SentTree]]:
     """Draft for the newest job of every sequence, and fuse the drafts of those that this node alone drafts for.
 
     Returns drafts for another fuser, and the trees of the jobs fused here.
@@ -38,14 +35,11 @@ def draft_and_fuse(
     newest = [*{job.request_id: job for job in jobs}.values()]
     fused_here = [job for job in newest if job.fuser == node.mailbox]
     fuser.expect(fused_here)
-    skipped = fuser.skip_models(fused_here)
-    started = clock.perf_counter()
-    drafts = node.draft(newest, skipped)
-    models_s = clock.perf_counter() - started if drafts else 0.0
+    drafts = node.draft(newest)
     ours = {(job.request_id, job.base) for job in fused_here}
     fuser.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
     away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-    return away, fuser.collect(float("inf"), models_s, node.guessed)
+    return away, fuser.collect(float("inf"))
 
 
 def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> tuple[list[SentPath], list[SentTree]]:
@@ -74,7 +68,7 @@ def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[li
     if not here:
         return away, []
     fuser.expect(here)
-    return away, fuser.collect(float("inf"), 0.0)
+    return away, fuser.collect(float("inf"))
 
 
 def run_round(

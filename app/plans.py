@@ -179,7 +179,7 @@ def parse_plan(value: object) -> object:
         try:
             return _of_table(tomllib.loads(f"plan = {value}")["plan"], "")
         except tomllib.TOMLDecodeError as error:
-            raise _wrong(f"{value} is no TOML table: {error}") from error
+            raise _wrong(f"{value} is not a TOML table: {error}") from error
     if value.endswith(".toml") or "/" in value:
         return _read(Path(value).expanduser())
     raise _wrong(f"there is no plan {value!r}{_close(value, PLANS)}; it is one of {', '.join(PLANS)}, or a TOML file")
@@ -198,7 +198,7 @@ def _read(file: Path) -> Plan:
     except OSError as error:
         raise _wrong(f"the plan {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _wrong(f"the plan {file} is no TOML: {error}") from error
+        raise _wrong(f"the plan {file} is not valid TOML: {error}") from error
     return _of_table(table, f"{file}: ")
 
 

@@ -1,12 +1,11 @@
-"""Read the URL of a deployment's Redis: one server, by TCP, TLS or a socket, or one that Sentinels name.
+"""Read the URL of a deployment's Redis: one server, by TCP, TLS or a socket, or a master that Sentinels name.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]      rediss:// the same by TLS; unix://[...@]/PATH[?db=N]
     redis+sentinel://[USER:PASSWORD@]SENTINEL[:PORT],SENTINEL[:PORT],.../NAME[/DATABASE]
     rediss+sentinel://                                  the same by TLS, to the Sentinels, too
 
-Behind `?`, for TLS: redis-py's `ssl_ca_certs`, `ssl_ca_path`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` and
-`ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Whatever is quoted in a
-URL is quoted here. Connects to nothing, and knows neither Celery's settings nor the client's.
+Options behind `?`, for TLS: redis-py's `ssl_ca_certs`, `ssl_ca_path`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`
+and `ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Parts are percent-encoded.
 """
 
 from dataclasses import dataclass, field
@@ -43,16 +42,16 @@ class RedisUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a URL. Raises ValueError, which says what is wrong and shows no password."""
+        """Read a URL. Raises ValueError, whose text shows no password."""
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ValueError(
-                f"a Redis URL begins with {', '.join(f'{one}://' for one in SCHEMES[:-1])} or {SCHEMES[-1]}://"
+                f"a Redis URL must begin with {', '.join(f'{one}://' for one in SCHEMES[:-1])} or {SCHEMES[-1]}://"
             )
         is_sentinel, is_tls = scheme.endswith("+sentinel"), scheme.startswith("rediss")
         try:
             parts = urlsplit(f"//{rest}")
-        except ValueError:  # which would show the password
+        except ValueError:  # its text would show the password
             raise ValueError("a Redis URL has characters that are not allowed in one: write them as %XX") from None
         user, _, servers = parts.netloc.rpartition("@")
         name, has_password, password = user.partition(":")
@@ -62,7 +61,7 @@ class RedisUrl:
         database = options.pop("db", "")
         if scheme == "unix":
             if servers or not parts.path.strip("/"):
-                raise ValueError("unix:// takes a path: unix:///run/redis.sock")
+                raise ValueError("a unix:// URL must have a path: unix:///run/redis.sock")
             return cls((), socket=unquote(parts.path), database=_database(database), login=login)
         port = SENTINEL_PORT if is_sentinel else PORT
         if "," in servers and not is_sentinel:
@@ -71,9 +70,11 @@ class RedisUrl:
         path = [unquote(part) for part in parts.path.strip("/").split("/")]
         service = path.pop(0) if is_sentinel else ""
         if is_sentinel and not service:
-            raise ValueError("behind the Sentinels comes the name of their master: redis+sentinel://HOST:26379/NAME")
+            raise ValueError(
+                "a URL of Sentinels must end with the name of their master: redis+sentinel://HOST:26379/NAME"
+            )
         if len(path) > 1:
-            raise ValueError("a Redis URL ends with the number of a database")
+            raise ValueError("a Redis URL must end with the number of a database")
         return cls(
             addresses,
             service=service,
@@ -85,13 +86,13 @@ class RedisUrl:
 
 
 def checked(text: str) -> str:
-    """Return the URL as it is. Raises ValueError, as `RedisUrl.parse` does."""
+    """Return the URL unchanged. Raises ValueError."""
     RedisUrl.parse(text)
     return text
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL with this password, or as it is where it has a login."""
+    """Return the URL with this password, unless it has a login."""
     scheme, _, rest = url.partition("://")
     has_login = "@" in rest.partition("/")[0]
     return url if has_login else f"{scheme}://:{quote(password, safe='')}@{rest}"
@@ -106,23 +107,22 @@ def _options(query: str, is_tls: bool, is_sentinel: bool, *, is_socket: bool) ->
             raise ValueError(f"a Redis URL of this kind has no option {key}{hint}")
         found[key] = value
     if found.get("ssl_cert_reqs", "required") not in CERT_REQS:
-        raise ValueError(f"ssl_cert_reqs is one of {', '.join(CERT_REQS)}")
+        raise ValueError(f"ssl_cert_reqs must be one of {', '.join(CERT_REQS)}")
     if "ssl_check_hostname" in found:
         if found["ssl_check_hostname"].lower() not in ("true", "false"):
-            raise ValueError("ssl_check_hostname is true or false")
+            raise ValueError("ssl_check_hostname must be true or false")
         found["ssl_check_hostname"] = found["ssl_check_hostname"].lower() == "true"
     return found
 
 
 def _address(server: str, port: int) -> Address:
-    """Read HOST, HOST:PORT or [IPV6]:PORT."""
     try:
         found = urlsplit(f"//{server}")
         host, port = found.hostname or "", found.port or port
     except ValueError:
-        raise ValueError("the port of a Redis URL is a number up to 65535") from None
+        raise ValueError("the port of a Redis URL must be a number up to 65535") from None
     if not host:
-        raise ValueError("a Redis URL names a host")
+        raise ValueError("a Redis URL must name a host")
     return unquote(host), port
 
 
@@ -130,5 +130,5 @@ def _database(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise ValueError("the database of a Redis URL is a number")
+        raise ValueError("the database of a Redis URL must be a number")
     return int(text)

@@ -44,7 +44,7 @@ class ResponseFormat(BaseModel):
     @model_validator(mode="after")
     def _one_schema(self) -> Self:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema belongs to type json_schema, and only there")
+            raise ValueError("json_schema must be given with type json_schema, and with no other type")
         return self
 
     def schema_text(self) -> str | None:
@@ -131,7 +131,7 @@ class GenerateRequest(Sampling):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         if self.raw and self.messages is not None:
-            raise ValueError("raw needs prompt, not messages")
+            raise ValueError("raw applies to prompt, not to messages")
         if self.json_schema is not None and self.allowed_token_ids is not None:
             raise ValueError("give either response_format or allowed_token_ids")
         return self

@@ -48,7 +48,7 @@ class Tree(msgspec.Struct, gc=False):
     """A sequence's drafts, fused. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
 
     Nodes stand by falling survival, parents before their children, so every prefix of the lists is
-    a tree of its own. `confidence` and `skipped` belong to the round: parts of a tree keep them.
+    a tree of its own. `confidence` belongs to the round: parts of a tree keep it.
     A tree that is made never changes, so a part that is all of it is the tree itself.
     """
 
@@ -57,7 +57,6 @@ class Tree(msgspec.Struct, gc=False):
     survival: list[float] = []
     proposers: list[tuple[str, ...]] = []
     confidence: dict[str, float] = {}  # of each drafter in its own draft, on average
-    skipped: tuple[str, ...] = ()  # drafters that were asked and not run
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -78,7 +77,7 @@ class Tree(msgspec.Struct, gc=False):
         )
         if not is_sound:
             return None
-        return cls(tokens, parents, survival, proposers, m.confidence, m.skipped)
+        return cls(tokens, parents, survival, proposers, m.confidence)
 
     @property
     def is_chain(self) -> bool:
@@ -168,7 +167,6 @@ class Tree(msgspec.Struct, gc=False):
             [self.survival[i] for i in kept],
             [self.proposers[i] for i in kept],
             self.confidence,
-            self.skipped,
         )
 
     def of(self, drafters: Collection[str]) -> "Tree":
@@ -195,7 +193,6 @@ class Tree(msgspec.Struct, gc=False):
             self.survival[:nodes],
             self.proposers[:nodes],
             self.confidence,
-            self.skipped,
         )
 
 

@@ -30,6 +30,7 @@ from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.profile.profiler import CONTEXT, ProfiledTarget, step_seconds, verified
 from app.engine.step_costs import StepCosts
+from app.messages import DraftReport
 from app.speculation.draft_costs import DraftCosts
 from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import parser as parser_of
@@ -125,15 +126,15 @@ def draft_points(guesser: ModelGuesser, vocab_size: int, passes: int) -> list[Po
         guesser.try_reserve(work, 1)
         guesser.guess([work], 1, 0.0)
         guesser.cover(sequence, CONTEXT)
-    estimate = DraftCosts(0.0)
+    estimate = DraftCosts()
     for (batch, depth), seconds in _drafting(guesser, sequences, [*taught], passes).items():
         for one in seconds:
-            estimate.update(batch, depth, one)
+            estimate.update(batch, depth, one, [DraftReport(guess_s=one, guessed=depth)])
     measured = _drafting(guesser, sequences, [*held_out], passes)
     for sequence in sequences:
         guesser.release(sequence)
     return [
-        Point({"batch": batch, "length": depth}, median(seconds), estimate.seconds(batch, depth))
+        Point({"batch": batch, "length": depth}, median(seconds), estimate.guess_s(batch, depth))
         for (batch, depth), seconds in measured.items()
     ]
 

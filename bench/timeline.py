@@ -1,15 +1,15 @@
-"""`./paceline bench timeline FOLDER --out picture.png`: draw each node's busy times from the spans of a real run.
+"""`./paceline bench timeline [REQUEST] --out picture.png`: draw which process worked on a request, and when.
 
-A deployment writes the spans with PACELINE_SPANS=FOLDER (`workers/tracing/sinks.py`). The upper panel shows the whole
-run, the lower one a part of it in which single rounds can be seen; beside each node stands its busy fraction.
+The spans come from the timeline of the request that a running instance keeps in Redis (app/store/traces.py). The upper
+panel shows the whole request, the lower one a part in which single rounds can be seen. The percentage beside a node is
+the part of the panel's time in which it worked on the request.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +18,27 @@ import matplotlib
 matplotlib.use("Agg")  # writes files; no window is opened
 from matplotlib import pyplot
 
+from app.config import Settings
+from app.errors import InstanceError, PacelineError
+from app.local.instance import find
+from app.store.connect import connect
+from app.store.traces import Traces, TraceSpan, trace_name
 from bench.help import parser as parser_of
 
-ROWS = ("verify", "draft", "fuse", "control")  # from the top
-COLOURS = {"verify": "#1f5fa8", "draft": "#d9822b", "fuse": "#4f9d4f", "control": "#888888"}
-SHORTEST_S = 0.0002  # least width drawn, so that a look into an empty mailbox can be seen
+ROWS = ("verify", "draft", "fuse")  # from the top
+COLOURS = {"verify": "#1f5fa8", "draft": "#d9822b", "fuse": "#4f9d4f"}
+SHORTEST_S = 0.0002  # least width drawn, so that a very short span can be seen
 DPI = 110
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A node's piece of work, in seconds of the wall clock."""
-
-    node: str
-    kind: str
-    start_s: float
-    end_s: float
-    sequences: int
 
 
 def main(argv: Listed[str] | None = None) -> int:
     """Draw the picture, print busy fractions; return the exit status."""
     args = parse_args(argv)
-    spans = read(args.folder)
-    if not spans:
-        print(f"no spans in {args.folder}: was the deployment started with PACELINE_SPANS?", file=sys.stderr)
+    try:
+        spans = read(args.instance, args.request)
+    except PacelineError as error:
+        print(f"paceline: {error}", file=sys.stderr)
         return 1
-    spans = active(spans)
     first_s, last_s = min(span.start_s for span in spans), max(span.end_s for span in spans)
     zoom_s = first_s + (args.start if args.start is not None else 0.5 * max(0.0, last_s - first_s - args.seconds))
     draw(spans, [(first_s, last_s), (zoom_s, min(last_s, zoom_s + args.seconds))], args.out)
@@ -56,35 +50,30 @@ def main(argv: Listed[str] | None = None) -> int:
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench timeline", __doc__)
-    parser.add_argument("folder", type=Path, help="what PACELINE_SPANS named")
+    parser.add_argument("request", nargs="?", help="id of a request of the last minutes (default: the latest)")
+    parser.add_argument("--instance", metavar="NAME", help="a running instance; else the default one, or the only one")
     parser.add_argument("--out", type=Path, default=Path("timeline.png"), help="picture to write")
     parser.add_argument("--start", type=float, help="where the lower panel begins, in seconds (default: the middle)")
     parser.add_argument("--seconds", type=float, default=0.6, help="what the lower panel shows")
     return parser.parse_args(argv)
 
 
-def read(folder: Path) -> list[Span]:
-    """Read all spans of a folder, by start; leave out lines cut short by a kill."""
-    found = []
-    for file in sorted(folder.glob("*.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(Span(**json.loads(line)))
-            except (ValueError, TypeError):
-                continue
-    return sorted(found, key=lambda span: span.start_s)
+def read(instance: str | None, request_id: str | None) -> list[TraceSpan]:
+    """Read a request's spans by their start, of the latest request if none is named. Raises InstanceError."""
+    found, state = find(Settings.from_env().state, instance)
+    if state is None:
+        raise InstanceError(f"instance {found.name!r} is not running")
+    with closing(connect(state.redis_url)) as client:
+        traces = Traces(client, state.namespace)
+        names = [*traces.recent(1)] if request_id is None else [trace_name(request_id)]
+        spans = [span for name in names for span in traces.spans(name)]
+    if not spans:
+        what = "has no timelines yet" if request_id is None else f"has no timeline of request {request_id}"
+        raise InstanceError(f"instance {found.name!r} {what}")
+    return sorted(spans)
 
 
-def active(spans: Listed[Span]) -> list[Span]:
-    """Keep the spans from the first to the last work on sequences; the others are waits for requests."""
-    working = [span for span in spans if span.sequences]
-    if not working:
-        return [*spans]
-    first_s, last_s = min(span.start_s for span in working), max(span.end_s for span in working)
-    return [span for span in spans if span.start_s < last_s and span.end_s > first_s]
-
-
-def busy(spans: Iterable[Span], first_s: float, last_s: float) -> dict[str, float]:
+def busy(spans: Iterable[TraceSpan], first_s: float, last_s: float) -> dict[str, float]:
     """Return each node's busy fraction between two times, seconds; a node's spans do not overlap."""
     seconds: dict[str, float] = {}
     for span in spans:
@@ -94,8 +83,8 @@ def busy(spans: Iterable[Span], first_s: float, last_s: float) -> dict[str, floa
     return {node: value / length_s for node, value in seconds.items()}
 
 
-def draw(spans: Listed[Span], windows: Listed[tuple[float, float]], out: Path) -> None:
-    """Draw one panel a window, one line a node, into a PNG file."""
+def draw(spans: Listed[TraceSpan], windows: Listed[tuple[float, float]], out: Path) -> None:
+    """Draw a panel for each window, with a row for each node, into a PNG file."""
     kinds = {span.node: span.kind for span in spans}
     nodes = sorted(kinds, key=lambda node: (ROWS.index(kinds[node]) if kinds[node] in ROWS else len(ROWS), node))
     height = 0.8 + len(windows) * (0.5 + 0.36 * len(nodes))
@@ -110,7 +99,7 @@ def draw(spans: Listed[Span], windows: Listed[tuple[float, float]], out: Path) -
 
 def _panel(
     panel: Any,
-    spans: Listed[Span],
+    spans: Listed[TraceSpan],
     nodes: list[str],
     kinds: dict[str, str],
     first_s: float,

@@ -7,12 +7,10 @@ import sys
 from collections.abc import Sequence
 
 MODULES = {
-    "cooperate": ("lab.cooperate.run", "every way of drafting on five domains, in one process"),
-    "hosts": ("lab.hosts.run", "drafters on hosts of their own, live, and the simulation beside them"),
-    "settings": ("lab.simulate.settings", "`pace` over plain decoding in thirteen stated settings, simulated"),
-    "simulate": ("lab.simulate.run", "drafters and verifiers on machines of their own, replayed from real drafts"),
-    "sweep": ("lab.sweep", "fixed draft lengths and the adaptive one from idle to overload"),
+    "record": ("lab.record", "record real drafts, for simulations"),
+    "settings": ("lab.settings", "`pace` over plain decoding in thirteen stated settings, simulated"),
     "testbeds": ("lab.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),
+    "ways": ("lab.run", "ways of drafting over the same requests: in one process, simulated or deployed"),
 }
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an earlier one.
 ALIKE = {"PACELINE_PREFIX_CACHE": "0"}

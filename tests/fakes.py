@@ -1,7 +1,7 @@
 """Make tiny random models, drafters of every behaviour, and the whole pipeline around them, without files."""
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -273,9 +273,9 @@ class EagerNode(DrafterNode):
         super().__init__(drafters, fetch, mailbox, token_fusion)
         self._steps_ahead = steps_ahead
 
-    def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
+    def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
         """Draft, then run ahead at once."""
-        drafts = super().draft(jobs, skipped)
+        drafts = super().draft(jobs)
         for _ in range(self._steps_ahead):
             self.run_ahead()
         return drafts

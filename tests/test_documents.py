@@ -211,6 +211,14 @@ def test_overlaps_of_decision_15_are_those_of_the_results() -> None:
             assert float(cell) == pytest.approx(gain, abs=0.0051), name
 
 
+def test_silences_of_the_failure_model_are_those_of_the_results() -> None:
+    longest = {one["fault"]: one["longest_stall_s"] for one in results("chaos")["faults"]}
+    rows = table("architecture.md", "silent")
+    assert len(rows) == 16
+    for what, _, fault, silent in rows:
+        assert silent == (f"{longest[fault]:.1f}" if fault else ""), what
+
+
 def test_figures_of_the_readme_are_in_the_benchmarks() -> None:
     measured = readme().split("\n## Measured")[1].split("\n## ")[0]
     figures = re.findall(r"\d+\.\d+", measured)

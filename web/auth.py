@@ -1,8 +1,7 @@
 """Authenticate a call: its Authorization header in, the caller's API key and tenant out, or 401.
 
-Every route needs a key, unless it is on the list of public ones; where no keys are in use, none
-does. `Authorization: Bearer <key>`, as OpenAI's clients send it. No cookies, so another site cannot
-act for a visitor.
+If keys are in use, every route but the public ones needs one: `Authorization: Bearer <key>`, as OpenAI's clients send
+it. No cookies, so another site cannot act for a visitor.
 """
 
 from flask import Flask, g, request
@@ -34,24 +33,23 @@ def install(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def check() -> None:
-        if request.endpoint not in public:  # a path without a route is closed, too
+        if request.endpoint not in public:  # a path without a route needs a key, too
             g.key = _presented(keyring)
 
 
 def caller() -> ApiKey | None:
-    """Return the key of this call; None where no keys are in use."""
+    """Return the key of this call; None if no keys are in use."""
     key: ApiKey | None = g.get("key")
     return key
 
 
 def tenant() -> str:
-    """Return the tenant on whose behalf this call is made."""
     key = caller()
     return PUBLIC_TENANT if key is None else key.tenant
 
 
 def may_see(record: Record) -> bool:
-    """Return True if the request is the caller's tenant's, or where no keys are in use."""
+    """Return whether the request is the caller's tenant's; True if no keys are in use."""
     key = caller()
     return key is None or key.tenant == record.tenant
 
@@ -59,8 +57,8 @@ def may_see(record: Record) -> bool:
 def _presented(keyring: Keyring) -> ApiKey:
     header = request.authorization
     if header is None or header.type != "bearer" or not header.token:
-        raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
+        raise Unauthorized("an API key is required: send the header Authorization: Bearer <key>")
     key = keyring.find(header.token)
     if key is None:
-        raise Unauthorized("this API key is not known")
+        raise Unauthorized("this API key is unknown")
     return key

@@ -1,10 +1,10 @@
 """Turn exceptions into HTTP responses: each kind has one status, here and nowhere else.
 
-An exception in, JSON out, never a traceback: an ErrorAnswer, and under /v1 OpenAI's V1ErrorAnswer.
+The body is JSON: an ErrorAnswer, and below /v1 OpenAI's V1ErrorAnswer.
 
 400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
 415 body is not JSON     421 the Host header is not allowed     500 the server's fault
-429 queue full, over the key's limit, or too many readers of the same requests (Retry-After)
+429 queue full, over the key's limit, or too many streams of the same requests (Retry-After)
 503 Redis does not answer, or the keys cannot be read (Retry-After)
 """
 
@@ -49,7 +49,7 @@ V1_DETAIL_CODES = {  # by the type of a detail
 
 
 class Detail(BaseModel):
-    """One thing that is wrong. `type`: for programs."""
+    """One wrong field. `type`: for programs."""
 
     field: str
     message: str
@@ -86,9 +86,9 @@ class V1ErrorAnswer(BaseModel):
 
 
 class InvalidBody(Exception):
-    """Report a body that does not fit its model; a ValidationError elsewhere is the server's fault.
+    """A body does not fit its model; a ValidationError elsewhere is the server's fault.
 
-    `names`: the caller's names of fields, where they differ from the model's.
+    `names`: the caller's names of fields, if they differ from the model's.
     """
 
     def __init__(self, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
@@ -97,7 +97,6 @@ class InvalidBody(Exception):
 
 
 def install(app: Flask) -> None:
-    """Register a handler for every exception."""
     app.register_error_handler(InvalidBody, _invalid_body)
     app.register_error_handler(PacelineError, _ours)
     app.register_error_handler(OperationalError, _no_redis)  # doorbells reach Redis through Celery
@@ -106,7 +105,6 @@ def install(app: Flask) -> None:
 
 
 def error_body(message: str, field: str | None = None, details: list[Detail] | None = None) -> str:
-    """Make the JSON of an error, for responses and for streams."""
     return ErrorAnswer(error=Error(message=message, field=field, details=details or [])).model_dump_json()
 
 
@@ -145,7 +143,7 @@ def _ours(error: PacelineError) -> Response:
         case UnknownModel():
             return _answer(404, str(error), [Detail(field="model", message=str(error), type="unknown_model")])
         case NotFound():
-            return _answer(404, "no such request, or it has been forgotten")
+            return _answer(404, "the request does not exist, or has expired")
         case Unauthorized():
             response = _answer(401, str(error))
             response.headers["WWW-Authenticate"] = "Bearer"

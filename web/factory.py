@@ -1,7 +1,4 @@
-"""Build the web application: a deployment in, a Flask application out, through `create_app` alone.
-
-Starts nothing and holds no state.
-"""
+"""Build the web application: a deployment in, a Flask application out."""
 
 from collections.abc import Sequence
 from threading import Event as Flag
@@ -34,8 +31,8 @@ def create_app(
 ) -> Flask:
     """Wire pages, APIs and error responses to `deployment`.
 
-    Once `leaving` is set, /healthz tells a proxy so; once `stopping` is set, running streams end.
-    `names`: host names of this process, beside those of the settings. Raises KeysUnreadable.
+    Once `leaving` is set, /healthz tells a proxy so; once `stopping` is set, running streams end. `names`: host names
+    of this process, beside those of the settings. Raises KeysUnreadable.
     """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
@@ -49,7 +46,7 @@ def create_app(
     stream_limits = StreamLimits(MAX_READERS, of_tenant)
     app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
     app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
-    app.register_blueprint(openapi.blueprint(app, deployment.settings))  # of the routes so far
+    app.register_blueprint(openapi.blueprint(app, deployment.settings))  # documents the routes registered above
     errors.install(app)
     host_check.install(app, deployment.settings, names)
     auth.install(app, deployment.settings)

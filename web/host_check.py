@@ -1,8 +1,7 @@
-"""Check the Host header against an allow-list: a call in, refused with 421 or let through.
+"""Check the Host header against a list of allowed names; refuse others with 421.
 
-This protects a server without keys from DNS rebinding: a page whose site's name resolves to this
-machine would count as of the same site as this server, and could do all that its visitor can. An
-address is always allowed: a page of that site came from that address.
+This protects a server without keys from DNS rebinding, where a page's host name resolves to this machine. An address is
+always allowed: no page can have it as its origin and come from elsewhere.
 """
 
 import ipaddress
@@ -19,9 +18,9 @@ LOOPBACK = ".localhost"  # and all below it: browsers resolve these to this mach
 
 
 def install(app: Flask, settings: Settings, own: Sequence[str]) -> None:
-    """Refuse other names than loopback's, the settings' and the process' `own`.
+    """Refuse names other than loopback's, the settings' and the process' `own`.
 
-    Where keys are in use, check only if the settings name hosts.
+    If keys are in use, check only if the settings name hosts.
     """
     if settings.keys is not None and not settings.hosts:
         return
@@ -31,7 +30,7 @@ def install(app: Flask, settings: Settings, own: Sequence[str]) -> None:
     def check() -> None:
         host = request.environ.get("HTTP_HOST")  # browsers always send it
         if host is not None and not _is_known(host.lower(), names):
-            raise MisdirectedRequest("this server does not go by that name; PACELINE_HOSTS lists those it has")
+            raise MisdirectedRequest("the Host header names no host of this server; PACELINE_HOSTS lists its names")
 
 
 def _is_known(host: str, names: list[str]) -> bool:

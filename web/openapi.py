@@ -1,7 +1,4 @@
-"""Serve GET /openapi.json: the route table and the models beside each route in, a document out.
-
-The models are those that check what comes in and goes out. Knows no single route.
-"""
+"""Serve GET /openapi.json: the route table, and the models beside each route, as one document."""
 
 import re
 from typing import Any
@@ -20,12 +17,12 @@ REF = "#/components/schemas/{model}"
 KEY = "key"  # name of the security scheme
 STREAM = "text/event-stream"
 REFUSALS = {
-    401: "an API key is needed, or it is not known",
-    404: "no such request or model",
-    421: "the server does not go by the name in the Host header",
-    429: "the queue is full, the key's limit is reached, or the request has too many readers; Retry-After says when to "
-    "come back",
-    503: "the store does not answer; Retry-After says when to come back",
+    401: "the API key is missing or unknown",
+    404: "the request or model does not exist",
+    421: "the Host header names no host of this server",
+    429: "the queue is full, the key's limit is reached, or too many streams are open; Retry-After says when to try "
+    "again",
+    503: "the store does not answer; Retry-After says when to try again",
 }
 BODY_REFUSALS = {
     400: "wrong input; `field` or `param` names it",
@@ -47,7 +44,7 @@ def blueprint(app: Flask, settings: Settings) -> Blueprint:
 
 
 def document(app: Flask, settings: Settings) -> dict[str, Any]:
-    """Make an OpenAPI 3.1 document of the app's API routes, for a server with these settings."""
+    """Make an OpenAPI 3.1 document of the app's API routes."""
     rules = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith(APIS)]
     operations = [(rule, _operation(app, rule)) for rule in rules]
     refs, schemas = _schemas([operation for _, operation in operations])
@@ -74,7 +71,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
 
 
 def _operation(app: Flask, rule: Rule) -> Operation:
-    """Return a route's description; a route of an API without one is an error at the start."""
+    """Return a route's description; without one the server does not start."""
     operation: Operation = getattr(app.view_functions[rule.endpoint], OPERATION)
     return operation
 
@@ -93,7 +90,7 @@ def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
 
 
 def _bound(fields: dict[str, Any], settings: Settings) -> None:
-    """Write this server's bounds into a body's fields: its model, no more tokens than it gives."""
+    """Write this server's bounds into a body's fields: its model, its most tokens."""
     if "model" in fields:
         fields["model"]["enum"] = [settings.model_name]
     for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:

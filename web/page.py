@@ -8,7 +8,6 @@ DEFAULT_MAX_TOKENS = 256
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """Make the one route."""
     routes = Blueprint("page", __name__)
     settings = deployment.settings
     cap = min(settings.max_tokens, deployment.tokenizer.context_tokens - 1)

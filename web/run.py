@@ -1,8 +1,7 @@
 """Run the web server of a deployment: `python -m web.run --host 127.0.0.1 --port 8000`.
 
-At the first SIGTERM or SIGINT it serves the calls under way to their end, for up to
-PACELINE_DRAIN_S; at the second it ends. Settings come from PACELINE_*. Neither torch nor
-transformers is loaded here.
+At the first SIGTERM or SIGINT it serves the running calls to their end, for up to PACELINE_DRAIN_S; at the second it
+ends. Loads neither torch nor transformers.
 """
 
 import argparse
@@ -27,7 +26,6 @@ DEFAULT_NAME = "web-1"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until a signal; return the exit status."""
     args = _arguments(argv)
     leaving, stopping = stop_on_signals()
     try:
@@ -43,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 def serve(
     settings: Settings, host: str, port: int, names: list[str], leaving: threading.Event, stopping: threading.Event
 ) -> None:
-    """Register this process and serve: new calls until `leaving`, those under way until `stopping`.
+    """Register this process and serve: new calls until `leaving`, running ones until `stopping`.
 
     `names`: host names of this process, beside `host`.
     """

@@ -1,7 +1,6 @@
-"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag.
+"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag is set.
 
-Waitress writes to the socket as soon as output is made, so streams are not held back. Its threads
-are made at the start; they cost little while they wait, and a stream spends its life waiting.
+Waitress writes to the socket as soon as output is made, so streams are not held back.
 """
 
 import resource
@@ -24,11 +23,11 @@ SPARE_THREADS = 32  # beside those of streams: for pages, health, cancels, new r
 FILES_A_THREAD = 4  # its client's and Redis' connection, and as many clients that wait
 LOOK_UP_S = 0.5  # seconds until a flag is seen
 MOST_UNSENT = 2**18  # bytes kept for a client; beyond them only its own thread, which may wait, writes to it
-NOTICE_S = 5.0  # from /healthz saying so to the closed port: a proxy checks every second (deploy/haproxy.cfg)
+NOTICE_S = 5.0  # from the first 503 of /healthz to the closed port: a proxy checks every second (deploy/haproxy.cfg)
 
 
 class WebServer:
-    """Bind a port (0: any free one) at construction and serve it; raises OSError if it is taken."""
+    """Bind a port (0: any free one) and serve it; raises OSError if it is taken."""
 
     def __init__(self, app: Flask, host: str, port: int, max_streams: int) -> None:
         threads = max_streams + SPARE_THREADS
@@ -45,15 +44,16 @@ class WebServer:
             connection_limit=2 * threads,
             asyncore_use_poll=True,  # select() ends at 1,024 descriptors
             channel_request_lookahead=1,  # so that a waiting request can see its client disconnect
-            max_request_body_size=4 * MAX_BODY_BYTES,  # to here Flask refuses in JSON, beyond it waitress in a word
+            max_request_body_size=4
+            * MAX_BODY_BYTES,  # up to this Flask refuses with JSON, beyond it waitress with plain text
             ident="paceline",
         )
 
     def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
         """Serve until `stopping`, which ends streams; then wait up to five seconds for requests.
 
-        At `leaving`, first serve the calls under way to their end, for up to `drain_s`. New calls
-        are still served for NOTICE_S, in which a proxy learns from /healthz to send no more.
+        At `leaving`, first serve the running calls to their end, for up to `drain_s`, and new ones for NOTICE_S, in
+        which a proxy learns from /healthz to send no more.
         """
         leaving = leaving or stopping
         try:
@@ -76,16 +76,14 @@ class WebServer:
             self._server.asyncore.loop(timeout=LOOK_UP_S, use_poll=True, map=self._sockets, count=1)
 
     def _is_busy(self) -> bool:
-        """Return True while a call is under way or its response not yet sent."""
         channels = [*self._server.active_channels.values()]
         return any(one.request or one.requests or one.total_outbufs_len for one in channels)
 
 
 def with_writer(app: "WSGIApplication") -> "WSGIApplication":
-    """Put the response's `Writer` into each call's environment, for `web.api.http_io`.
+    """Put the response's `Writer` (WSGI's `write`) into each call's environment, for `web.api.http_io`.
 
-    WSGI's own way to write, once the head is made. Waitress sends at once what the client's socket takes and
-    keeps the rest; it waits only where very much is kept.
+    Waitress sends at once what the client's socket takes and keeps the rest; it waits only if very much is kept.
     """
 
     def serve(call: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -101,7 +99,7 @@ def with_writer(app: "WSGIApplication") -> "WSGIApplication":
 
 
 def allow_files(most: int) -> None:
-    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 last for 500 streams."""
+    """Raise the soft limit of open files to `most`, up to the hard one: 1,024 are too few for 500 streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -13,7 +13,7 @@ from workers.tasks import doorbell
 
 CONTROL_THREADS = 4
 MODULES = {"engine": "colocated"}  # of the roles whose module has another name
-GC_OBJECTS = 20_000  # made, and not freed, between two collections: a round makes thousands, nearly all freed at once
+GC_OBJECTS = 20_000  # objects made and not freed between two collections; a round makes thousands and frees nearly all
 log = logging.getLogger(__name__)
 
 
@@ -23,11 +23,12 @@ def serve(role: str, node: str, settings: Settings) -> None:
     if role == "beat":
         run_beat(deployment, node)
         return
-    module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")  # only its own: others load torch
+    # Imports this role's module only: others load torch.
+    module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")
     service: RoleService = module.serve(deployment, node)
     doorbell.register(deployment.celery, service)
     gc.collect()
-    gc.freeze()  # what is loaded stays: a full collection over it would stop requests for tenths of a second
+    gc.freeze()  # a full collection over all loaded objects would stop requests for tenths of a second
     gc.set_threshold(GC_OBJECTS)
     service.begin()
     for mailbox in service.doorbells:  # for mail that came while no worker was there

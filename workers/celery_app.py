@@ -1,8 +1,7 @@
 """Make the Celery application: one Redis for broker and results, JSON only, one task at a time.
 
-Here are the names of tasks and queues. The tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`, by
-`workers/roles/control.py` and `workers/bootstrap.py`, which also starts the Celery worker; `workers/roles/beat.py`
-runs Celery's scheduler, `workers/transport.py` its connection to Redis.
+Names of tasks and queues are here. Tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`;
+`workers/bootstrap.py` starts the Celery worker, `workers/roles/beat.py` Celery's scheduler.
 """
 
 from typing import Any
@@ -21,8 +20,8 @@ GENERATE = "paceline.generate"
 STEER = "paceline.steer"
 STEER_EVERY_S = 1.0
 DOORBELL_TTL_S = 10.0
-DEAD_S = 5.0  # a Redis that has not answered for so long is gone, or the connection to it is
-# Doorbells come over a connection that Celery only reads: unless a dead one is noticed, none comes any more.
+DEAD_S = 5.0  # a connection without an answer for so long counts as dead
+# Celery only reads the connection of the doorbells, so it must notice a dead one by itself.
 _ALERT = {
     "socket_timeout": DEAD_S,
     "socket_connect_timeout": DEAD_S,
@@ -34,9 +33,9 @@ VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not 
 
 
 def make_celery(settings: Settings) -> Celery:
-    """Make the application on the settings' Redis. Raises StoreUnavailable when no URL is set."""
+    """Make the application on the settings' Redis. Raises StoreUnavailable without a URL."""
     if settings.redis_url is None:
-        raise StoreUnavailable("no Redis: set PACELINE_REDIS_URL, or let `paceline up` start one")
+        raise StoreUnavailable("PACELINE_REDIS_URL is not set: set it, or let `paceline up` start a Redis")
     where = RedisUrl.parse(settings.redis_url)
     broker, backend = _celery_urls(where)
     app = Celery("paceline", broker=broker, backend=backend)
@@ -75,7 +74,7 @@ def make_celery(settings: Settings) -> Celery:
 
 
 def _celery_urls(where: RedisUrl) -> tuple[str, str]:
-    """Write the URLs of broker and results as kombu and Celery read them; TLS and Sentinels are settings of theirs."""
+    """Write the URLs of broker and results for kombu and Celery, which take TLS and Sentinels as settings."""
     user, password = (quote(where.login.get(part, ""), safe="") for part in ("username", "password"))
     login = f"{user}:{password}@" if where.login else ""
     if where.socket:
@@ -101,8 +100,9 @@ def _sentinels(where: RedisUrl) -> dict[str, Any]:
 
 
 def _unacked(namespace: str) -> dict[str, object]:
-    """Keep the tasks our workers have taken and not acknowledged apart from other applications' on the same Redis:
-    ours come back soon after a worker was killed, while theirs may run for hours."""
+    """Keep taken, unacknowledged tasks apart from other applications' on the same Redis: ours return seconds after
+    their worker was killed, while theirs may run for hours.
+    """
     return {
         "queue_order_strategy": "priority",  # queues in the order in which they are given
         "visibility_timeout": VISIBILITY_S,
@@ -116,12 +116,10 @@ def _unacked(namespace: str) -> dict[str, object]:
 
 
 def control_queue(settings: Settings) -> str:
-    """Name the queue of ticks and of settling results."""
     return f"{settings.namespace}.control"
 
 
 def public_queues(settings: Settings) -> dict[str, str]:
-    """Name the queue of each priority's tasks, the highest priority first."""
     return {name: settings.queue if name == NORMAL else f"{settings.queue}.{name}" for name in PRIORITIES}
 
 

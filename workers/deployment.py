@@ -1,4 +1,4 @@
-"""Connect a process to its deployment: the stores, admission, placing, mail and doorbells. No torch here."""
+"""Connect a process to its deployment: the stores, admission, placing, mail and doorbells. Loads no torch."""
 
 import logging
 import socket
@@ -50,14 +50,14 @@ from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
 from app.store.tasks import ProgressStore, WaitingRoom
 from app.store.traces import Traces
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
-from workers.tracing.sinks import WorkSpan
+from workers.tracing.spans import WorkSpan
 
 log = logging.getLogger(__name__)
 MOST_ADMISSIONS = 4096  # between two heartbeats
 
 
 class Deployment:
-    """Reach the stores and mailboxes that all processes share; submit requests to them."""
+    """The stores and mailboxes that all processes share, and what submits requests to them."""
 
     def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
         assert settings.redis_url is not None  # make_celery has refused that
@@ -96,16 +96,13 @@ class Deployment:
         return cls(settings, make_celery(settings), tokenizer)
 
     def close(self) -> None:
-        """Close the connections. A process that ends need not; one that opens many deployments must."""
+        """Close the connections: for a process that opens many deployments."""
         self.feed.close()
         self._client.close()
         self.celery.close()
 
     def exchange_stats(self, stats: SharedStats) -> StatsExchange:
-        """Load what the deployment knows of `stats`; a heartbeat's task keeps both together from then on.
-
-        Raises StoreUnavailable.
-        """
+        """Load the deployment's `stats`; a heartbeat's task exchanges them from then on. Raises StoreUnavailable."""
         exchange = StatsExchange(stats, self.shared_stats)
         exchange.beat()
         return exchange
@@ -120,8 +117,8 @@ class Deployment:
     ) -> Record:
         """Admit, store and place a request. Submitting it again under the same id changes nothing.
 
-        Once it is stored it is accepted: if placing fails, the sweep does it later. `task`: the context of the
-        Celery task that submitted it. Raises InvalidRequest, QueueFull, StoreUnavailable.
+        A stored request is accepted: if placing fails, `workers.recovery` repeats it. `task`: the context of the Celery
+        task that submitted it. Raises InvalidRequest, QueueFull, StoreUnavailable.
         """
         start_s, request_id = time.time(), request_id or uuid.uuid4().hex
         drafters = self._drafters() if request.speculation.drafters else None
@@ -157,9 +154,9 @@ class Deployment:
         return record
 
     def reject(self, request: GenerateRequest, request_id: str, task: str, error: str) -> None:
-        """Store a task's request as failed, so that it cannot be admitted afterwards. Raises InvalidRequest.
+        """Store a task's request as failed, so that it cannot be admitted afterwards; a known one stays as it is.
 
-        A request that is known already stays as it is.
+        Raises InvalidRequest.
         """
         record = admit(request, self.tokenizer, self.settings, request_id=request_id, is_task=True, now_s=time.time())
         is_new = self.requests.create(record, limit=sys.maxsize, task=task)
@@ -173,9 +170,9 @@ class Deployment:
         return alive | named | set(model_free_names(self.settings, self.tokenizer))
 
     def place(self, request_id: str, target: str = "") -> None:
-        """Give an unowned request to a verifier: of the `target` that its tokens are of, if it has any.
+        """Give an unowned request to a verifier, of the `target` that its tokens are of.
 
-        Without a live one it waits: the sweep places it later.
+        Without a live one it waits: `workers.recovery` places it later.
         """
         live = serving(self.nodes.live("verify"), self.tokenizer.sha256, target)
         held = self.requests.held(node.owner for node in live) if len(live) > 1 else {}
@@ -184,11 +181,10 @@ class Deployment:
             self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
 
     def post(self, mailbox: str, messages: Iterable[Mail]) -> None:
-        """Put messages into a mailbox; ring its doorbell if it is not attended."""
+        """Put messages into a mailbox; ring its doorbell if no process attends."""
         self.post_all({mailbox: messages})
 
     def post_all(self, mail: Mapping[str, Iterable[Mail]]) -> None:
-        """Post to several mailboxes in one round trip."""
         now_s = time.time()
         written = {
             mailbox: [replace(message, sent_s=now_s).json() for message in messages]
@@ -198,7 +194,7 @@ class Deployment:
             self.ring(mailbox)
 
     def ring(self, mailbox: str) -> None:
-        """Send the mailbox's worker the doorbell task. The sweep repeats a ring that fails."""
+        """Send the doorbell task to the mailbox's worker. `workers.recovery` repeats a ring that fails."""
         queue = mailbox_queue(self.settings, mailbox)
         try:
             self.celery.send_task(ATTEND, args=[mailbox], queue=queue, expires=DOORBELL_TTL_S, ignore_result=True)
@@ -207,7 +203,7 @@ class Deployment:
 
 
 def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVerifier]:
-    """Put each verifier's fused trees into one message: its sequences become ready together, for one batch."""
+    """Put each verifier's fused trees into one message, for one batch."""
     found: dict[str, list[TreeMessage]] = {}
     for mailbox, tree in trees:
         found.setdefault(mailbox, []).append(tree)
@@ -215,7 +211,7 @@ def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVe
 
 
 def paths_by_mailbox(paths: Iterable[tuple[str, SharedPath]]) -> dict[str, list[ToDrafter]]:
-    """Put the shared paths of each drafter node into one message: it guesses for all of them in one pass."""
+    """Put the shared paths of each drafter node into one message, for one pass."""
     found: dict[str, list[SharedPath]] = {}
     for mailbox, path in paths:
         found.setdefault(mailbox, []).append(path)
@@ -223,6 +219,5 @@ def paths_by_mailbox(paths: Iterable[tuple[str, SharedPath]]) -> dict[str, list[
 
 
 def send_trees(deployment: Deployment, trees: list[tuple[str, TreeMessage]]) -> None:
-    """Post fused trees, one message to each verifier."""
     for mailbox, message in trees_by_mailbox(trees).items():
         deployment.post(mailbox, [message])

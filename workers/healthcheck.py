@@ -1,6 +1,6 @@
 """Check a worker for a container's health check: `python -m workers.healthcheck ROLE NODE`.
 
-Exit status 0 if its heartbeat is in Redis and its last progress is not long ago; else 1, and the reason on stderr.
+Exit status 0 if it has a heartbeat and recent progress; else 1, and the reason on stderr.
 """
 
 import sys
@@ -11,7 +11,6 @@ from app.local.health import live, standstill
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check once; return the exit code."""
     kind, name = sys.argv[1:3] if argv is None else argv
     try:
         settings = Settings.from_env()

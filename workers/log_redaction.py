@@ -1,4 +1,4 @@
-"""Redact Celery's log: its error lines quote messages, which may hold prompts, and it prints past a log in JSON."""
+"""Redact Celery's log, whose error lines quote messages and so prompts."""
 
 import logging
 

@@ -1,10 +1,7 @@
-"""Consume a mailbox after its doorbell rang (design D4): all mail that waits is one batch for the handler.
+"""Consume a mailbox after its doorbell rang (design D4): all waiting mail is one batch for the handler.
 
-After a batch the worker lingers, since more is likely to come soon, and leaves only by a script that checks that
-no mail came meanwhile. A doorbell for a mailbox that is attended returns at once.
-
-No mail can stop the consumer: an item that is no message of the expected kind is dropped with a line in the log, and so
-is a batch on which the handler fails. Mail is a hint (design D10), so that costs time only.
+After a batch the worker waits for more mail, and leaves by a script that checks that none came meanwhile. A malformed
+item, or a batch on which the handler fails, is dropped with a line in the log: mail is a hint (design D10).
 """
 
 import logging
@@ -22,7 +19,7 @@ from workers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 MAX_ITEMS = 256
-LOOK_S = 0.1  # mail is looked for as often, whatever is known of it
+LOOK_S = 0.1  # longest time between two looks for mail
 LONGEST_WAIT_S = 0.5
 LINGER_S = 2.0  # that an idle worker waits for mail before it leaves
 ATTEND_S = 20.0  # longest stay at a mailbox
@@ -40,9 +37,8 @@ def consume_mailbox(
 ) -> None:
     """Serve the mailbox until it is idle, for at most ATTEND_S; then ring again, so that Celery gets its turn.
 
-    `handle` gets all messages that wait (perhaps none) and returns the seconds that it can wait for more: 0 while it
-    has work left, None when it has none. The work left must not depend on this call alone: a process may end anywhere.
-    Between two calls without a wait mail is looked for where `has_mail` says that there may be some.
+    `handle` gets all waiting messages (perhaps none) and returns the seconds that it can wait for more: 0 while it
+    has work left, None if it has none. Between two calls without a wait, mail is looked for if `has_mail` returns True.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -56,7 +52,7 @@ def consume_mailbox(
         if deployment.mailboxes.attend(mailbox, heartbeat.owner):
             _serve(deployment, heartbeat, mailbox, handle_items, has_mail)
     except StoreUnavailable as error:
-        log.warning("left %s: %s", mailbox, error)
+        log.warning("stopped serving %s: %s", mailbox, error)
     finally:
         heartbeat.stop_attending(mailbox)
 
@@ -80,7 +76,7 @@ def _serve(
             looked_s = time.monotonic()
         wait_s = handle(items)
         now = time.monotonic()
-        # Frozen, or cut off from Redis, for so long, the lease may be gone, and with it the right to take.
+        # After so long a freeze or outage the lease may have expired; without it nothing may be taken.
         if now - seen_s > deployment.settings.lease_s / 2 and not deployment.mailboxes.attend(mailbox, heartbeat.owner):
             return
         seen_s = now
@@ -96,14 +92,13 @@ def _serve(
 
 
 def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bool:
-    """Leave unless something waits; True, too, if the mailbox is another process's by now."""
+    """Leave unless an item waits; True, too, if another process has the mailbox."""
     return deployment.mailboxes.leave(mailbox, heartbeat.owner) or not deployment.mailboxes.renew(
         mailbox, heartbeat.owner
     )
 
 
 def _read(kind: type[M], items: list[str]) -> list[M]:
-    """Parse the items that are messages of this kind; drop the others."""
     messages = []
     for item in items:
         try:
@@ -125,8 +120,8 @@ def _handle(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: lis
     try:
         return handle(messages)
     except StoreUnavailable as error:
-        log.warning("%s: %d messages not done: %s", mailbox, len(messages), error)
-    except Exception:  # whatever one batch runs into, the next ones must still be served
+        log.warning("%s: %d messages were not handled: %s", mailbox, len(messages), error)
+    except Exception:  # the next batches must still be served
         log.exception("%s: dropped %d messages", mailbox, len(messages))
     finally:
         heartbeat.end_work()

@@ -1,7 +1,7 @@
 """Run one worker process of a deployment until SIGTERM: `python -m workers.run ROLE --node NAME`.
 
 Roles: control, fuse, draft, verify, beat, and engine: a verifier and its drafters in one. Settings come from
-PACELINE_*. How the threads of numpy and torch wait is put into the environment before these are loaded.
+PACELINE_*. How numpy's and torch's threads wait must be in the environment before they are loaded.
 """
 
 import argparse
@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve one role; return the exit code."""
     parser = argparse.ArgumentParser(prog="workers.run", description=__doc__.splitlines()[0])
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--node", help="this worker's name (default: ROLE-1)")

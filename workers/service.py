@@ -1,4 +1,4 @@
-"""Bundle what a role hands to its worker process: heartbeat, doorbells, regular tasks."""
+"""Bundle what a role gives to its worker process: heartbeat, doorbells, regular tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,8 @@ DRAFTER_THREAD_ENDS_S = 5.0  # a batch of drafts may still be under way
 class RoleService:
     """A role's service, as its worker process runs it.
 
-    `doorbells`: by mailbox, the function that its doorbell calls; it returns when the mailbox has been idle for a
-    while. `tasks` of the heartbeat. `drafter_thread`: serves one mailbox all the time, and ends when Celery's worker
-    does.
+    `doorbells`: by mailbox, the function that serves it until it is idle. `drafter_thread`: serves one mailbox all
+    the time, and ends with Celery's worker.
     """
 
     heartbeat: Heartbeat
@@ -24,16 +23,14 @@ class RoleService:
     drafter_thread: Thread | None = None
 
     def begin(self) -> None:
-        """Take the node's name, and start the heartbeat."""
         self.heartbeat.begin(self.tasks)
 
     def ring(self, mailbox: str) -> None:
-        """Serve a mailbox whose doorbell rang; ignore one that is not served here."""
+        """Serve a mailbox whose doorbell rang; ignore an unknown one."""
         if mailbox in self.doorbells:
             self.doorbells[mailbox]()
 
     def end(self) -> None:
-        """Stop serving, and free the node's name at once."""
         self.heartbeat.end()
         if self.drafter_thread is not None:
             self.drafter_thread.join(DRAFTER_THREAD_ENDS_S)

@@ -1,8 +1,7 @@
-"""Adapt kombu's Redis transport to survive malformed items, a full Redis and lost acks.
+"""Adapt kombu's Redis transport to malformed items, a full Redis and lost acks.
 
-kombu's own treats the first two as fatal errors. Here a malformed item is dropped, and a full Redis is treated like a
-broken connection, by connecting again until it accepts writes. And with kombu's a message whose ack was lost with a
-dead connection would count as unacknowledged for ever, as Celery only logs that.
+kombu ends the worker on the first two, and counts a message whose ack was lost with a connection as unacknowledged for
+ever. Here a malformed item is dropped, and a full Redis is treated like a broken connection, which is opened again.
 """
 
 import logging
@@ -26,7 +25,7 @@ UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # no JSON, or JS
 
 
 class _QoS(kombu_redis.QoS):
-    """Keep the messages that are neither acked nor rejected, no more of them than the worker may take in advance."""
+    """Keep the messages that are neither acked nor rejected, at most as many as the worker may prefetch."""
 
     def ack(self, delivery_tag: str) -> None:
         self._release(delivery_tag, super().ack)
@@ -35,10 +34,7 @@ class _QoS(kombu_redis.QoS):
         self._release(delivery_tag, lambda tag: super(_QoS, self).reject(tag, requeue))
 
     def _release(self, delivery_tag: str, acknowledge: Callable[[str], None]) -> None:
-        """Acknowledge to Redis, once more where the connection was dead.
-
-        A Redis that does not get it, or cannot write it, delivers the message once more; its work is done by then.
-        """
+        """Acknowledge to Redis, again if the connection was dead; if both fail, Redis delivers the message again."""
         try:
             try:
                 acknowledge(delivery_tag)
@@ -72,7 +68,7 @@ class _SentinelChannel(_Channel):
     """Connect to the master that Sentinels name.
 
     kombu's own channel learns of several Sentinels only from a broker URL of several parts, and after the first
-    error connects by the next part, with kombu's own transport in place of this one.
+    error connects by the next part with kombu's own transport.
     """
 
     from_transport_options: tuple[str, ...] = (*_Channel.from_transport_options, *SENTINEL_OPTIONS)  # type: ignore[assignment]

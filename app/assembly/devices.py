@@ -60,7 +60,7 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyR
     runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
     if runner.capacity_tokens < longest:
         raise ModelRefused(
-            f"kv_bytes={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
+            f"PACELINE_KV_BYTES={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
             f"fewer than one request of {request_tokens} and its drafts; raise PACELINE_KV_BYTES, or lower "
             "PACELINE_MAX_PROMPT_TOKENS or PACELINE_MAX_TOKENS"
         )
@@ -112,9 +112,7 @@ def core_splits(runner: AnyRunner, models: Sequence[Forward]) -> PreparedSplits:
     """
     draft = [model for model in models if isinstance(model, FusedForward)]
     if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward) or len(draft) < len(models):
-        raise InstanceError(
-            'a plan of partition = "auto" needs models on CPUs that run compiled (app/engine/cpu/fused.py)'
-        )
+        raise InstanceError('a plan of partition = "auto" needs models that run compiled on CPUs')
     count = len(cores())
     parts = sorted({0, max(1, count // 4), count // 2})
     return PreparedSplits({units: divided_cores(units, [runner.model], draft) for units in parts})
@@ -162,9 +160,9 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> "DeviceRunner":
     if settings.activations != "float32":
-        raise ModelRefused("PACELINE_ACTIVATIONS=int8 is for CPUs")
+        raise ModelRefused("PACELINE_ACTIVATIONS=int8 applies to CPUs only")
     if settings.weights in ("q8_0", "q4_0"):
-        raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} is for CPUs; a GPU's weights are PACELINE_GPU_DTYPE")
+        raise ModelRefused(f"PACELINE_WEIGHTS={settings.weights} applies to CPUs only; a GPU has PACELINE_GPU_DTYPE")
     # Triton takes a third of a second to import and tens of megabytes, which a CPU needs none of.
     from app.engine.gpu.load import load_weights
     from app.engine.gpu.memory import DeviceMemory, free_for_pages

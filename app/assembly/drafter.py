@@ -63,7 +63,7 @@ def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
 def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
     folder = drafter_folder(name)
     if not (folder / "config.json").exists():
-        raise ModelRefused(f"no drafter {name!r}: {folder} holds no config.json")
+        raise ModelRefused(f"drafter {name!r} does not exist: {folder} has no config.json")
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": PAGE_TOKENS}
     device = draft_device(settings)
     with refusing(folder):

@@ -54,7 +54,7 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
     try:
         card = json.loads((folder / "drafter.json").read_text())
     except (OSError, ValueError) as error:
-        raise ModelRefused(f"no store of phrases {settings.phrases!r}: {error}") from None
+        raise ModelRefused(f"the store of phrases {settings.phrases!r} cannot be read: {error}") from None
     if card.get("tokenizer_sha256") != tokenizer.sha256:
         log.info("the phrases in %s are of another tokenizer than the target: they are left out", folder)
         return None

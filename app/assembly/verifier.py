@@ -135,13 +135,16 @@ def verifier_over(
     )
     stats = VerifierStats(measured, strategies.router.asked_rounds, metrics or VerifierMetrics())
     sequences = Sequences(measured.target, stats, tokenizer, max_sequences(settings))
-    speculation = Speculation(measured, sequences, stats, strategies, mailbox, clock)
+    observers = (stats, stats.metrics)
+    speculation = Speculation(sequences, measured.costs, measured.vocab_size, strategies, mailbox, observers, clock)
     return Verifier(
         owner or uuid.uuid4().hex,
         mailbox,
         store,
         measured,
+        sequences,
         speculation,
+        stats,
         selection(settings, strategies.lengths.modes.with_models.costs, measured.target),
         target_id=target,
         on_exhausted=on_exhausted,

@@ -46,7 +46,6 @@ PACELINE_CONFIG names it; else ./paceline.toml is read, else ~/.config/paceline/
 
 
 def add_config(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
     parser = commands.add_parser(
         "config",
         help="list every setting, with unit, default and effect",
@@ -163,7 +162,6 @@ def unit_of(name: str, field: FieldInfo) -> str:
 
 
 def bare_type(annotation: Any) -> Any:
-    """Strip `| None` and Annotated from a type."""
     if get_origin(annotation) in (Union, types.UnionType):
         return bare_type(next(one for one in get_args(annotation) if one is not type(None)))
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation

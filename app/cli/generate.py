@@ -24,7 +24,6 @@ from app.request import GenerateRequest
 
 
 def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
     text = "generate text: with the running instance, or in this process if none runs"
     parser = commands.add_parser("generate", help=text, description=text)
     parser.set_defaults(run=_run)
@@ -45,7 +44,7 @@ def add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _flag(field: FieldInfo) -> dict[str, Any] | None:
     """Describe the flag of a request's field; None for a field that needs more than numbers or words.
 
-    A flag that is not given is None, so that the field keeps its default.
+    An absent flag is None, so that the field keeps its default.
     """
     kind, help_ = bare_type(field.annotation), (field.description or "").replace("%", "%%")
     options = {"default": None, "help": help_}
@@ -71,7 +70,7 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     on_text = None if arguments.json else show
     _, state = find(settings.state, arguments.instance)
     if arguments.instance is not None and (state is None or not state.ready):
-        raise InstanceError(f"instance {arguments.instance!r} does not run, or is not ready yet")
+        raise InstanceError(f"instance {arguments.instance!r} is not running, or not ready yet")
     if state is not None and state.ready:
         if arguments.plan is not None:
             raise InstanceError(f"the running instance at {state.url} has a plan; stop it to generate with another")

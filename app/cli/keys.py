@@ -15,7 +15,6 @@ that setting no key is needed. A running server notices changes by itself.
 
 
 def add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     keys = commands.add_parser("keys", help="make, list and remove API keys", description=TEXT, formatter_class=raw)
     actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -43,13 +42,13 @@ def _action(
 def _rate(text: str) -> int:
     number = text.removesuffix("/min")
     if not (number.isascii() and number.isdigit()):
-        raise argparse.ArgumentTypeError("a rate is a number of texts a minute, such as 60/min")
+        raise argparse.ArgumentTypeError("the rate must be a number of texts a minute, such as 60/min")
     return int(number)
 
 
 def _path(settings: Settings) -> Path:
     if settings.keys is None:
-        raise InvalidRequest("keys", "set PACELINE_KEYS to the file that holds them")
+        raise InvalidRequest("PACELINE_KEYS", "must name the file of API keys")
     return settings.keys
 
 

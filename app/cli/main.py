@@ -21,7 +21,6 @@ from app.system import installed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if not words:

@@ -44,7 +44,6 @@ INSTANCE_HELP = "which instance; needed only if several run and none of them is 
 
 
 def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Add the commands to the command line."""
     up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
@@ -75,7 +74,7 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ[FILE_VARIABLE] = str(find_file(os.environ) or os.devnull)  # the search depends on the folder
-    # -P: that folder is no place for modules
+    # -P: modules in that folder must not be imported
     flags = FLAGS.get(name, {})
     words = [word for argument in arguments for word in flags.get(argument, (argument,))]
     command = [sys.executable, "-P", "-m", MODULES[name][0], *DEFAULTS.get(name, ()), *words]
@@ -99,7 +98,7 @@ def _command(
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise argparse.ArgumentTypeError("a port is a number from 1 to 65535")
+        raise argparse.ArgumentTypeError("the port must be a number from 1 to 65535")
     return int(text)
 
 
@@ -131,7 +130,6 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Choose the instance to start, as UP_TEXT says."""
     if arguments.instance is not None:
         return str(arguments.instance)
     state = Instance(settings.state).running()

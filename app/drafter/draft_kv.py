@@ -1,7 +1,6 @@
-"""Keep a drafter's KV caches, one a sequence, rolled back to the tokens that stand, within the model's memory.
+"""Keep a drafter's KV caches, one a sequence, rolled back to the committed tokens, within the model's memory.
 
-Tokens and request ids go in, guesses come out. A committed token that was guessed stays in the cache; a
-wrong guess is rolled back by shortening the cached length. Knows nothing of paths or drafts.
+A committed token that was guessed stays in the cache; a wrong guess is rolled back by shortening the cached length.
 """
 
 import logging
@@ -9,12 +8,13 @@ from collections import OrderedDict
 from collections.abc import Sequence as Listed
 from typing import Final, Protocol
 
+from app.clock import SYSTEM, Clock
 from app.stages.draft.protocol import Context
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 
 log = logging.getLogger(__name__)
 CHUNK_TOKENS = 512  # prompt tokens a pass
-SPARE_TOKENS = 16  # tokens of a sequence that a step in spare time may read before its guess
+SPARE_TOKENS = 16  # tokens of a sequence that a guess may read along; more are read in passes before it
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 
 
@@ -48,10 +48,13 @@ class Guesser(Protocol):
 class DraftKV:
     """Guess for sequences, by their request's id: `align` sets the tokens to read, `advance` appends to them."""
 
-    def __init__(self, name: str, guesser: Guesser, max_context: int) -> None:
+    def __init__(self, name: str, guesser: Guesser, max_context: int, clock: Clock = SYSTEM) -> None:
         self.name: Final = name
         self.max_context: Final = max_context
+        self.read = 0  # tokens read in passes of their own so far
+        self.read_s = 0.0  # and the seconds that took
         self._guesser = guesser
+        self._clock = clock
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
     def align(self, context: Context, tokens: list[int]) -> None:
@@ -80,11 +83,14 @@ class DraftKV:
         no other sequence loses its cache, and a sequence with too much to read first is skipped.
         """
         sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
-        if not in_spare_time:
+        if not in_spare_time and any(s.uncached > SPARE_TOKENS for s in sequences):
+            began_s = self._clock.perf_counter()
             self._read(sequences)
-        most = SPARE_TOKENS if in_spare_time else CHUNK_TOKENS
+            self.read_s += self._clock.perf_counter() - began_s
         works = [
-            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in sequences if s.uncached <= most
+            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True)
+            for s in sequences
+            if s.uncached <= SPARE_TOKENS
         ]
         busy = None if in_spare_time else set(request_ids)
         works = [work for work in works if self._try_reserve(work, busy, depth - 1)]
@@ -107,15 +113,16 @@ class DraftKV:
             self._guesser.release(sequence)
 
     def _read(self, sequences: list[CachedSequence]) -> None:
-        """Read long unread prefixes chunk by chunk, but for a last piece that goes with the first guess."""
+        """Read long unread prefixes, CHUNK_TOKENS a pass, but for the last token, which the first guess follows."""
         busy = {s.id for s in sequences}
         for s in sequences:
-            while s.uncached > CHUNK_TOKENS:
-                chunk = s.tokens[s.cached : s.cached + CHUNK_TOKENS]
+            while s.uncached > SPARE_TOKENS:
+                chunk = s.tokens[s.cached : -1][:CHUNK_TOKENS]
                 work = BatchEntry(s, s.cached, chunk, Tree(), final=False)
                 if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1, 0.0):
                     break
                 self._guesser.cover(s, s.cached + len(chunk))
+                self.read += len(chunk)
 
     def _guess(self, works: list[BatchEntry], depth: int, least_survival: float) -> list[list[Guess]]:
         """Run the model; if it computes numbers that are not finite, drop the caches and return no guesses."""

@@ -1,16 +1,16 @@
-"""Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts.
+"""Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts."""
 
-Knows neither mailboxes nor the fuser that the drafts go to.
-"""
-
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
+from app.clock import SYSTEM, Clock
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, Replicas
 from app.drafter.shared_paths import SharedPaths
 from app.drafter.token_fusion import TokenFusion
-from app.messages import Draft, DraftJob, SharedPath, TokenGuess
+from app.messages import Draft, DraftJob, DraftReport, SharedPath, TokenGuess
 from app.stages.draft.protocol import Drafter
 
 
@@ -23,24 +23,24 @@ class DrafterNode:
         fetch: Fetch,
         mailbox: str,
         token_fusion: TokenFusion | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Set up the node; drafters in `token_fusion` share every token that they guess, others draft alone."""
         self.mailbox: Final = mailbox
+        self._clock = clock
         self._replicas = Replicas(drafters, fetch)
         self._token_fusion = token_fusion
         self._fused = token_fusion.names if token_fusion is not None else frozenset[str]()
-        self._shared = SharedPaths(
-            drafter.draft_kv for drafter in self._replicas.drafters if isinstance(drafter, ModelDrafter)
-        )
+        self._models = {each.name: each for each in self._replicas.drafters if isinstance(each, ModelDrafter)}
+        self._shared = SharedPaths(model.draft_kv for model in self._models.values())
         self._pending: set[str] = set()  # sequences to run ahead on
-        self._guessed = 0
 
-    def draft(self, jobs: Iterable[DraftJob], skipped: Set[str] = frozenset()) -> list[Draft]:
+    def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
         """Draft for jobs, one a sequence at most, with the drafters that each job names.
 
-        `skipped`: requests whose replicas are brought up to date, without drafting. A job that several
-        nodes share begins a path, for `guess`.
+        Each model's draft carries a report. A job that several nodes share begins a path, for `guess`.
         """
+        began_s, read, read_s = self._clock.perf_counter(), *self._reading()
         contexts = []
         for job in jobs:
             runs_ahead = job.run_ahead and not job.is_last and not job.sharing
@@ -50,28 +50,33 @@ class DrafterNode:
                 self._remove(job.request_id)
             elif context and job.sharing:
                 self._shared.start(context, job.drafters)
-            elif context and job.request_id not in skipped:
+            elif context:
                 contexts.append((context, job.drafters))
         drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
-        asked = [self._token_fusion.guessed] if self._token_fusion is not None and contexts else []
+        guessed = [self._token_fusion.guessed] if self._token_fusion is not None and contexts else []
         for drafter in self._replicas.drafters:
             wanted = [context for context, names in contexts if drafter.name in names]
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
-                asked += [drafter.chain.guessed] if isinstance(drafter, ModelDrafter) else []
-        self._guessed = max(asked, default=0)
-        return drafts
+                guessed += [drafter.chain.guessed] if isinstance(drafter, ModelDrafter) else []
+        now_read, now_read_s = self._reading()
+        report = DraftReport(
+            guess_s=max(0.0, self._clock.perf_counter() - began_s - (now_read_s - read_s)),
+            guessed=max(guessed, default=0),
+            batch=len(contexts),
+            read_s=now_read_s - read_s,
+            read_tokens=now_read - read,
+        )
+        return [
+            replace(draft, report=replace(report, seen=draft.base)) if draft.drafter in self._models else draft
+            for draft in drafts
+        ]
 
     def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:
         """Guess the next tokens of the paths shared with other nodes: those just begun, and these, further on."""
         for path in paths:
             self._shared.receive(path)
         return self._shared.guess()
-
-    @property
-    def guessed(self) -> int:
-        """Return how many tokens the longest of the last drafts lacked, those guessed ahead being there."""
-        return self._guessed
 
     @property
     def has_ahead(self) -> bool:
@@ -97,9 +102,14 @@ class DrafterNode:
     def _chains(self) -> Iterator[TokenFusion]:
         if self._token_fusion is not None:
             yield self._token_fusion
-        for drafter in self._replicas.drafters:
-            if isinstance(drafter, ModelDrafter) and drafter.name not in self._fused:
-                yield drafter.chain
+        for name, model in self._models.items():
+            if name not in self._fused:
+                yield model.chain
+
+    def _reading(self) -> tuple[int, float]:
+        """Return the tokens that the models have read so far in passes of their own, and the seconds of that."""
+        kvs = [model.draft_kv for model in self._models.values()]
+        return sum(kv.read for kv in kvs), sum(kv.read_s for kv in kvs)
 
     def _remove(self, request_id: str) -> None:
         self._replicas.remove(request_id)

@@ -7,6 +7,7 @@ a row.
 from collections.abc import Sequence as Listed
 from typing import Final
 
+from app.clock import SYSTEM, Clock
 from app.drafter.draft_kv import DraftKV, Guesser
 from app.drafter.token_fusion import TokenFusion
 from app.messages import Draft
@@ -22,11 +23,12 @@ class ModelDrafter:
         guesser: Guesser,
         max_context: int,
         reads_state: bool = False,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Draft with the model behind `guesser`."""
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
-        self.draft_kv: Final = DraftKV(name, guesser, max_context)
+        self.draft_kv: Final = DraftKV(name, guesser, max_context, clock)
         self.chain: Final = TokenFusion([self.draft_kv])
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:

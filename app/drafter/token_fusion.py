@@ -35,7 +35,7 @@ class TokenFusion:
         self.names: Final = frozenset(drafter.name for drafter in self._drafters)
         self._paths: OrderedDict[str, DraftPath] = OrderedDict()
         self.ahead_hits = self.ahead_misses = 0  # jobs that used tokens guessed ahead, and that discarded them
-        self.guessed = 0  # tokens of the longest draft that the last call of `draft` guessed
+        self.guessed = 0  # steps that the last call of `draft` took: those guessed ahead are left out
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
         """Return a draft for every context and drafter with a guess.
@@ -44,12 +44,14 @@ class TokenFusion:
         """
         paths = [self._start(context, names) for context, names in asks]
         active = [path for path in paths if path.drafters and not path.is_done]
-        self.guessed = max((path.room for path in active), default=0)
+        self.guessed = 0
         for path in active:
             path.align()
         while active:
             is_single = all(len(path.drafters) == 1 for path in active)
+            lengths = [len(path.tokens) for path in active]
             self._extend(active, min(path.room for path in active) if is_single else 1)
+            self.guessed += max(len(path.tokens) - length for path, length in zip(active, lengths, strict=True))
             active = [path for path in active if path.drafters and not path.is_done]
         return [draft for path in paths for draft in path.drafts()]
 

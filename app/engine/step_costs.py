@@ -80,11 +80,11 @@ class StepCosts:
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading):
-            raise ValueError("reading takes no less than no time")
+            raise ValueError("reading cost must be >= 0")
         if reading.share > 1.0:
-            raise ValueError("a token read beside others takes no more than alone")
+            raise ValueError("reading share must be <= 1")
         if not 0.0 <= logits_s < float("inf"):
-            raise ValueError("logits take no less than no time")
+            raise ValueError("logits cost must be >= 0")
         rows = sorted(points)
         self._points = tuple(zip(rows, _never_falling([points[n] for n in rows]), strict=True))
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]

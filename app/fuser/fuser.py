@@ -1,7 +1,6 @@
 """Run the fuser's segment: drafts in, one tree a sequence out.
 
-Runs in the fuser's worker, and in a drafter node for the jobs that it alone drafts for. Knows neither
-mailboxes nor models.
+Runs in the fuser's worker, and in a drafter node for the jobs that it alone drafts for.
 """
 
 from collections.abc import Iterable
@@ -26,8 +25,7 @@ class Fuser:
         own: Own = none_here,
     ) -> None:
         self._replicas = Replicas(model_free, fetch, own=own)
-        self._model_free = frozenset(drafter.name for drafter in self._replicas.drafters)
-        self._rounds = FuseRounds(self._model_free.union(MODEL_FREE))
+        self._rounds = FuseRounds({*MODEL_FREE, *(drafter.name for drafter in self._replicas.drafters)})
         self._sharing = TokenSharing(vocab_size)
         self._vocab_size = vocab_size
         warm_up()
@@ -41,7 +39,7 @@ class Fuser:
             if job.is_last:
                 self._replicas.remove(job.request_id)
             elif context:
-                self._rounds.open(job, context, now_s)
+                self._rounds.open(job, context)
                 if job.sharing:
                     self._sharing.open(job, self._rounds.models(job), now_s)
 
@@ -55,55 +53,28 @@ class Fuser:
         self._sharing.receive(guesses, now_s)
         return self._sharing.advance(now_s)
 
-    def skip_models(self, jobs: Iterable[DraftJob]) -> set[str]:
-        """Let the model-free drafters draft for open rounds; return the requests that need no model drafter.
-
-        Those are the requests whose first draft token has a survival above `DraftJob.skip_models_above`.
-        """
-        rounds = [r for job in jobs if (r := self._rounds.current(job)) is not None]
-        self._draft_model_free(rounds)
-        with_models = [r for r in rounds if not self._model_free.issuperset(r.job.drafters)]
-        self._fuse(with_models)
-        sure = [r for r in with_models if max(r.tree.survival, default=0.0) > r.job.skip_models_above]
-        for r in sure:
-            r.skipped = tuple(name for name in r.job.drafters if name not in {*r.drafts, *self._model_free})
-        return {r.job.request_id for r in sure}
-
-    def collect(self, now_s: float, models_s: float | None = None, guessed: int = 0) -> list[tuple[str, TreeMessage]]:
-        """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each.
-
-        `models_s`: what the models took, and `guessed` the tokens of that (`TreeMessage`); None: as
-        long as each round was open.
-        """
+    def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
+        """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each."""
         rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
         for r in rounds:
             if r.job.sharing:
                 r.drafts.update({draft.drafter: draft for draft in self._sharing.close(r.job)})
         self._draft_model_free(rounds)
         self._fuse(rounds)
-        return [
-            (r.job.verifier, r.message(self._open_s(r, now_s) if models_s is None else models_s, guessed))
-            for r in rounds
-        ]
+        return [(r.job.verifier, r.message()) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
         """Return the seconds until a round, or a step of its path, is due; None when none is open."""
         waits = (self._rounds.wait_s(now_s), self._sharing.wait_s(now_s))
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _open_s(self, r: FuseRound, now_s: float) -> float:
-        """Return how long the round waited for models; 0 where none was asked, or its beginning is not known."""
-        return max(0.0, now_s - r.opened_s) if r.opened_s and self._rounds.models(r.job) else 0.0
-
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:
-        """Draft with the model-free drafters that the jobs name, where they have not drafted yet."""
-        new = {r.job.request_id: r for r in rounds if not r.has_model_free}
+        """Draft with the model-free drafters that the jobs name."""
+        new = {r.job.request_id: r for r in rounds}
         for drafter in self._replicas.drafters:
             for draft in drafter.draft([r.context for r in new.values() if drafter.name in r.job.drafters]):
                 if draft.request_id in new:
                     new[draft.request_id].drafts[draft.drafter] = draft
-        for r in new.values():
-            r.has_model_free = True
 
     def _fuse(self, rounds: list[FuseRound]) -> None:
         """Make the trees of rounds that have drafts which their trees have not."""

@@ -22,14 +22,11 @@ class FuseRound:
     job: DraftJob
     context: Context
     drafts: dict[str, Draft]
-    skipped: tuple[str, ...] = ()  # drafters that the round does not wait for
-    has_model_free: bool = False  # whether the model-free drafters of this process have drafted
     tree: Tree = field(default_factory=lambda: NO_TREE)  # of the first `num_fused` of the drafts
     num_fused: int = 0
-    opened_s: float = 0.0  # by the fuser's clock; 0: not known
 
-    def message(self, models_s: float = 0.0, guessed: int = 0) -> TreeMessage:
-        """Make the message to the verifier: the round's tree, with each drafter's mean confidence."""
+    def message(self) -> TreeMessage:
+        """Make the message to the verifier: the tree, each drafter's mean confidence, and the nodes' reports."""
         tree = self.tree
         return TreeMessage(
             request_id=self.job.request_id,
@@ -38,10 +35,8 @@ class FuseRound:
             parents=tuple(tree.parents),
             survival=tuple(tree.survival),
             proposers=tuple(tree.proposers),
-            skipped=self.skipped,
-            models_s=models_s,
-            guessed=guessed,
             confidence=tree.confidence if len(tree.confidence) == len(self.drafts) else self._confidence(),
+            reports={name: draft.report for name, draft in self.drafts.items() if draft.report is not None},
         )
 
     def _confidence(self) -> dict[str, float]:
@@ -59,10 +54,10 @@ class FuseRounds:
         self._open: dict[str, FuseRound] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, Draft]] = OrderedDict()
 
-    def open(self, job: DraftJob, context: Context, now_s: float = 0.0) -> None:
+    def open(self, job: DraftJob, context: Context) -> None:
         """Open a round, in place of an older one of the same sequence."""
         early = self._early.pop((job.request_id, job.base), None) if self._early else None
-        self._open[job.request_id] = FuseRound(job, context, early or {}, opened_s=now_s)
+        self._open[job.request_id] = FuseRound(job, context, early or {})
 
     def add(self, draft: Draft) -> None:
         """Add a draft to its round; without an open round, keep it until its job arrives."""
@@ -75,11 +70,6 @@ class FuseRounds:
             early.setdefault(draft.drafter, draft)
         while len(self._early) > MAX_EARLY:
             self._early.popitem(last=False)
-
-    def current(self, job: DraftJob) -> FuseRound | None:
-        """Return the open round of this job, or None."""
-        found = self._open.get(job.request_id)
-        return found if found and found.job.base == job.base else None
 
     def models(self, job: DraftJob) -> set[str]:
         """Return the job's drafters that draft elsewhere."""
@@ -106,7 +96,7 @@ class FuseRounds:
     def _is_complete(self, opened: FuseRound, is_guessed: Callable[[DraftJob], bool]) -> bool:
         if opened.job.sharing:
             return is_guessed(opened.job)
-        return self.models(opened.job) <= {*opened.drafts, *opened.skipped}
+        return self.models(opened.job) <= opened.drafts.keys()
 
 
 def _confidence(draft: Draft) -> float | None:

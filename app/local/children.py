@@ -1,6 +1,6 @@
-"""Keep child processes alive, and let them die with their parent.
+"""Keep child processes alive, and end them with their parent.
 
-One thread only: on Linux a child is bound to the thread that started it, and dies when that thread ends.
+For one thread: on Linux a child dies when the thread that started it ends.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Describe a process to keep running. Lower `stop_order` stops first."""
+    """A process to keep running. Lower `stop_order` stops first."""
 
     role: str
     name: str
@@ -46,8 +46,6 @@ class Service:
 
 @dataclass(slots=True)
 class Child:
-    """Hold a service and its present process, if one runs."""
-
     service: Service
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
@@ -65,7 +63,6 @@ class Children:
         self._children: list[Child] = []
 
     def start(self, services: Sequence[Service]) -> None:
-        """Start these services beside the running ones."""
         added = [Child(service) for service in services]
         self._children += added
         for child in added:
@@ -92,11 +89,9 @@ class Children:
         return max(0.0, min([longest_s, *(due_s - time.monotonic() for due_s in due)]))
 
     def restless(self, deaths: int) -> Service | None:
-        """Find a service that has died this often in a row."""
         return next((child.service for child in self._children if child.deaths >= deaths), None)
 
     def processes(self) -> dict[str, tuple[ProcessId, ...]]:
-        """List the live processes by role; a role whose processes are dead has none."""
         found: dict[str, tuple[ProcessId, ...]] = {role: () for child in self._children for role in child.service.roles}
         for child in self._children:
             identity = ProcessId.of(child.process.pid) if child.process is not None else None
@@ -114,7 +109,6 @@ class Children:
         self._changed(self)
 
     def log(self, service: Service) -> Path:
-        """Name the file of a service's output."""
         return self._logs / f"{service.name}.log"
 
     def _spawn(self, child: Child) -> None:
@@ -130,7 +124,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **service.env},
                 cwd=service.cwd,
-                start_new_session=True,  # Ctrl-C is the supervisor's alone; it stops the others in order
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the others in order
                 preexec_fn=_bound_to_parent(service.last_signal),
             )
         child.started_s = time.monotonic()
@@ -148,7 +142,7 @@ class Children:
 
 
 def _bound_to_parent(last_signal: signal.Signals) -> Callable[[], None]:
-    """Make the function that runs between fork and exec: ask the kernel for a signal at the parent's death."""
+    """Make the function that asks the kernel, between fork and exec, for a signal at the parent's death."""
     parent = os.getpid()
 
     def bind() -> None:

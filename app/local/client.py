@@ -26,7 +26,7 @@ RETRY_S = 0.3
 
 
 def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key: SecretStr | None = None) -> Result:
-    """Run a request on the instance at `url`, with a key if it wants one; `on_text` gets each new piece of text."""
+    """Run a request on the instance at `url`, with a key if it needs one; `on_text` gets each new piece of text."""
     key = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
     body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
     headers = {"Content-Type": "application/json", **key}
@@ -37,7 +37,7 @@ def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key
     try:
         return _follow(place, response, follower)
     except KeyboardInterrupt:
-        _cancel(place)  # the rest has no reader
+        _cancel(place)  # the rest is not read
         raise
 
 
@@ -62,8 +62,6 @@ def _cancel(place: urllib.request.Request | None) -> None:
 
 
 class _Follower:
-    """Read one stream after another of the same request."""
-
     def __init__(self, on_text: OnText | None) -> None:
         self._on_text = on_text
         self.offset = 0  # generated tokens seen
@@ -77,7 +75,7 @@ class _Follower:
                     return Result.model_validate(data)
                 if kind == "tokens":
                     if data["offset"] != self.offset:
-                        raise GenerationFailed(f"the stream goes on at token {data['offset']}, not at {self.offset}")
+                        raise GenerationFailed(f"the stream skipped to token {data['offset']} from {self.offset}")
                     self.offset += len(data["tokens"])
                     if self._on_text is not None:
                         self._on_text(data["text"])
@@ -90,7 +88,6 @@ class _Follower:
 
 
 def _frames(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parse server-sent events: (event, data)."""
     kind, data = "message", ""
     for raw in response:
         line = raw.decode(errors="replace").rstrip("\r\n")  # it may have broken off within a character
@@ -136,12 +133,12 @@ def _refusal(error: urllib.error.HTTPError) -> PacelineError:
     except ValueError:
         return PacelineError(f"the running instance answers {error.code}: {text[:200]}")
     if error.code == HTTPStatus.UNAUTHORIZED:
-        return PacelineError(f"{_explanation(body)} (PACELINE_API_KEY is what is shown)")
+        return PacelineError(f"{_explanation(body)} (the key sent is PACELINE_API_KEY)")
     return _Refused(_explanation(body)) if error.code in (400, 404, 422) else PacelineError(_explanation(body))
 
 
 class _Refused(InvalidRequest):
-    """Repeat the server's sentence about wrong input, which names the field already."""
+    """The server's sentence about wrong input, which names the field already."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
@@ -149,7 +146,6 @@ class _Refused(InvalidRequest):
 
 
 def _explanation(body: Any) -> str:
-    """Find the sentence in the body of an error, in each of its shapes."""
     found = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(found, dict):
         found = found.get("message", found)

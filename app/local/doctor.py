@@ -1,7 +1,4 @@
-"""`paceline doctor`: check an installation for each known problem.
-
-A check returns one finding: its subject, its level, and the remedy. Changes nothing.
-"""
+"""`paceline doctor`: check an installation for each known problem. Changes nothing."""
 
 import hashlib
 import json
@@ -43,8 +40,6 @@ PROBE = "from kernels.cpu.products.packed_linear import is_exact; print(is_exact
 
 
 class Level(StrEnum):
-    """Grade a finding."""
-
     OK = "OK"
     WARN = "WARN"
     FAIL = "FAIL"
@@ -52,7 +47,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Hold the result of one check."""
+    """The result of one check; `mend`: what to do about it."""
 
     level: Level
     text: str
@@ -131,7 +126,7 @@ def _memory(settings: Settings, instance: Instance) -> Finding:
 
 def _port(settings: Settings, instance: Instance) -> Finding:
     if is_free(FIRST_PORT) or instance.running() is not None:
-        return Finding(Level.OK, f"port {FIRST_PORT} is free or ours")
+        return Finding(Level.OK, f"port {FIRST_PORT} is free or used by this instance")
     return Finding(Level.WARN, f"port {FIRST_PORT} is taken", "`up` takes the next free one; or choose with --port")
 
 
@@ -151,17 +146,17 @@ def _model(settings: Settings, instance: Instance) -> Finding:
         return Finding(Level.OK, f"model folder {settings.model}")
     folder = fetched_folder(settings.model, settings.home)
     if not (folder / MANIFEST).is_file():
-        return Finding(Level.OK, f"model {settings.model} is not here yet; `up` fetches it")
+        return Finding(Level.OK, f"model {settings.model} is not fetched yet; `up` fetches it")
     wrong = damaged(folder)
     if wrong:
         return Finding(Level.FAIL, f"{folder}: damaged: {', '.join(wrong)}", f"remove it: rm -r {folder}")
-    return Finding(Level.OK, f"model {settings.model} in {folder}, hashes right")
+    return Finding(Level.OK, f"model {settings.model} in {folder}, with the expected hashes")
 
 
 def _drafters(settings: Settings, instance: Instance) -> Finding:
     target = fetched_folder(settings.model, settings.home) if settings.model in KNOWN else Path(settings.model)
     if found := drafters_problems(settings, target):
-        return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name others, or none: it is only slower without")
+        return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name other drafters, or none")
     return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")
 
 
@@ -209,12 +204,12 @@ def _processor(settings: Settings, instance: Instance) -> Finding:
     if done.returncode:
         return Finding(Level.FAIL, f"{text}: {done.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
     if done.stdout.strip() != "True":
-        mend = "texts may change at near ties with the requests beside them; use another machine, and report this one"
-        return Finding(Level.WARN, f"{text}; rows have other bits alone than among others", mend)
+        mend = "texts may depend on the other requests of a batch; use another machine, and report this one"
+        return Finding(Level.WARN, f"{text}; a row's result depends on the rows beside it", mend)
     if "fpu" in flags and not flags >= {"avx2", "fma"}:
         mend = "texts stay exact; use a processor with AVX2 and FMA"
-        return Finding(Level.WARN, f"{text}; without AVX2 and FMA products take many times as long", mend)
-    return Finding(Level.OK, f"{text}; rows have the same bits alone and among others")
+        return Finding(Level.WARN, f"{text}; without AVX2 and FMA, matrix products take many times as long", mend)
+    return Finding(Level.OK, f"{text}; a row's result does not depend on the rows beside it")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -235,12 +230,14 @@ CHECKS: tuple[Check, ...] = (
 def drafters_problems(settings: Settings, target: Path) -> list[str]:
     """List the problems of the drafters that the settings name, by variable.
 
-    target: the model's folder; if it does not exist, tokenizers are not compared.
+    `target`: the model's folder; if it does not exist, tokenizers are not compared.
     """
     found = [problem for name in settings.drafters if (problem := drafter_problem(name, target))]
     problems = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []
     if settings.phrases != "none" and not (drafter_folder(settings.phrases) / "drafter.json").is_file():
-        problems.append(f"PACELINE_PHRASES: there is no store of phrases {settings.phrases!r}, nor is it 'none'")
+        problems.append(
+            f"PACELINE_PHRASES: the store of phrases {settings.phrases!r} does not exist; use 'none' to have none"
+        )
     return problems
 
 
@@ -248,7 +245,7 @@ def drafter_problem(name: str, target: Path) -> str | None:
     """Explain the problem of a drafter (a name in drafters/ or a folder); None if there is none."""
     folder = drafter_folder(name)
     if not (folder / "config.json").is_file() or not weight_files(folder):
-        return f"there is no drafter {name!r} in drafters/, nor a folder of that name with config.json and weights"
+        return f"drafter {name!r} is neither in drafters/ nor a folder with config.json and weights"
     if not target.is_dir():
         return None  # no tokenizer to compare with yet
     try:

@@ -1,8 +1,4 @@
-"""Check the health of an instance from outside: its processes, heartbeats, progress, and web server.
-
-A live process is not enough: every role needs a heartbeat in Redis and recent progress, and the
-web server must answer at /readyz.
-"""
+"""Check an instance: every role needs a process, a heartbeat and recent progress, and the web server must answer."""
 
 import time
 import urllib.error
@@ -23,7 +19,7 @@ SILENT = "no heartbeat"
 
 
 class Health(Message):
-    """Hold the answer of `paceline status --json`."""
+    """The answer of `paceline status --json`."""
 
     instance: str
     url: str | None = None
@@ -39,7 +35,7 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
     """Check an instance. `state` None: it does not run."""
     if state is None:
         return Health(instance=instance, processes=dict.fromkeys(ROLES, ()), problems=("not running",))
-    found = problems(state, lease_s)
+    nodes, found = _examine(state, lease_s)
     return Health(
         instance=state.instance,
         url=state.url,
@@ -48,22 +44,29 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
         ready=not found,
         processes=_pids(state),
         problems=tuple(found),
-        nodes=_reports(state, lease_s),
+        nodes={node.name: node.info for node in nodes},
     )
 
 
 def problems(state: State, lease_s: float) -> list[str]:
     """List the reasons why the instance is not ready; none when it is."""
-    wanted = [role for role in state.processes if role != "redis"]
+    return _examine(state, lease_s)[1]
+
+
+def _examine(state: State, lease_s: float) -> tuple[list[Node], list[str]]:
     missing = [role for role, pids in _pids(state).items() if role in state.processes and not pids]
     found = [f"{role}: no process" for role in missing]
-    found += _silent([role for role in wanted if role not in missing], state, lease_s)
+    nodes: list[Node] = []
+    try:
+        nodes = live(state.redis_url, state.namespace, lease_s)
+        found += _silent([role for role in state.processes if role not in ("redis", *missing)], nodes)
+    except StoreUnavailable as error:
+        found.append(f"redis: {error}")
     web = web_problem(state.url)
-    return [*found, web] if web else found
+    return nodes, [*found, web] if web else found
 
 
 def web_problem(url: str) -> str | None:
-    """Explain why the web server is not ready; None when it is."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=HTTP_TIMEOUT_S):
             return None
@@ -75,7 +78,6 @@ def web_problem(url: str) -> str | None:
 
 
 def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
-    """List the processes with a heartbeat. Raises StoreUnavailable."""
     client = connect(redis_url)
     try:
         return Nodes(client, namespace, lease_s=lease_s).live()
@@ -84,7 +86,7 @@ def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
 
 
 def standstill(name: str, nodes: Iterable[Node]) -> str | None:
-    """Explain why none of these nodes makes progress; None if one does. `name`: of their group."""
+    """Explain why none of these nodes, called `name`, makes progress; None if one does."""
     newest_s = max((node.progress_s for node in nodes), default=None)
     if newest_s is None:
         return f"{name}: {SILENT}"
@@ -92,20 +94,9 @@ def standstill(name: str, nodes: Iterable[Node]) -> str | None:
     return f"{name}: no progress for {age_s:.0f} s" if age_s > PROGRESS_S else None
 
 
-def _reports(state: State, lease_s: float) -> dict[str, dict[str, Any]]:
-    try:
-        return {node.name: node.info for node in live(state.redis_url, state.namespace, lease_s)}
-    except StoreUnavailable:
-        return {}  # `problems` reports it
-
-
-def _silent(roles: Iterable[str], state: State, lease_s: float) -> list[str]:
-    try:
-        nodes = live(state.redis_url, state.namespace, lease_s)
-    except StoreUnavailable as error:
-        return [f"redis: {error}"]
+def _silent(roles: Iterable[str], nodes: list[Node]) -> list[str]:
     found = [problem for role in roles if (problem := standstill(role, [node for node in nodes if node.kind == role]))]
-    return sorted(found, key=lambda problem: not problem.endswith(SILENT))  # the silent ones first
+    return sorted(found, key=lambda problem: not problem.endswith(SILENT))  # first those without a heartbeat
 
 
 def _pids(state: State) -> dict[str, tuple[int, ...]]:

@@ -1,8 +1,7 @@
-"""Find and describe the running instances of Paceline on this machine: folder, lock, state.
+"""Find and describe the running instances of Paceline on this machine.
 
-`<state>/<name>/` holds state.json (processes and addresses), logs/, redis/ and the lock. The lock is
-the kernel's, so it ends with its supervisor; a pid counts only together with the start time of its
-process.
+`<state>/<name>/` holds state.json (processes and addresses), logs/, redis/ and the lock, which the kernel frees when
+the supervisor ends.
 """
 
 import fcntl
@@ -26,7 +25,7 @@ ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
 
 
 class ProcessId(Message):
-    """Identify a process by its number and start time: a later process may get the same number."""
+    """A process, by its number and start time: a later process may get the same number."""
 
     pid: int
     started: str
@@ -42,7 +41,7 @@ class ProcessId(Message):
 
 
 class State(Message):
-    """Describe an instance: written by its supervisor, read by other commands."""
+    """An instance: written by its supervisor, read by other commands."""
 
     instance: str
     supervisor: ProcessId
@@ -54,11 +53,9 @@ class State(Message):
 
 
 class Instance:
-    """Hold the name and the files of an instance."""
-
     def __init__(self, state: Path, name: str = DEFAULT) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}", name):
-            raise InstanceError(f"{name!r} is no name for an instance: 1 to 20 letters, digits, - and _")
+            raise InstanceError(f"{name!r} is not a valid instance name: use 1 to 20 letters, digits, - and _")
         self.name = name
         self.folder = state.absolute() / name
         self.logs = self.folder / "logs"
@@ -76,7 +73,7 @@ class Instance:
             yield
 
     def write(self, state: State) -> None:
-        """Replace state.json in one step. Its owner alone can read it: the Redis URL holds a password."""
+        """Replace state.json in one step; only its owner can read it, since the Redis URL holds a password."""
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, path = tempfile.mkstemp(prefix=".state-", dir=self.folder)  # mkstemp makes it 0600
         with os.fdopen(descriptor, "w") as file:
@@ -91,17 +88,14 @@ class Instance:
             return None
 
     def running(self) -> State | None:
-        """Read the state if its supervisor lives."""
         state = self.read()
         return state if state is not None and state.supervisor.alive() else None
 
     def clear(self) -> None:
-        """Remove the state: the instance has ended."""
         self._state.unlink(missing_ok=True)
 
 
 def running(state: Path) -> dict[str, State]:
-    """List the running instances of this state folder, by name."""
     names = sorted(path.parent.name for path in state.glob("*/state.json"))
     found = {name: Instance(state, name).running() for name in names}
     return {name: value for name, value in found.items() if value is not None}
@@ -137,7 +131,7 @@ def _started_by_ps(pid: int) -> str | None:
 
 
 def find(folder: Path, name: str | None) -> tuple[Instance, State | None]:
-    """Find the named instance; without a name the default one if it runs, else the only one that runs."""
+    """Find the named instance; else the default one if it runs, else the only one that runs."""
     if name is None:
         name = _meant(running(folder))
     instance = Instance(folder, name)
@@ -148,5 +142,5 @@ def _meant(found: dict[str, State]) -> str:
     if DEFAULT in found or not found:
         return DEFAULT
     if len(found) > 1:
-        raise InstanceError(f"several instances run: {', '.join(found)}; say which with --instance")
+        raise InstanceError(f"several instances are running ({', '.join(found)}); choose one with --instance")
     return next(iter(found))

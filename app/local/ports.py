@@ -26,12 +26,13 @@ def web_port(wanted: int | None) -> Iterator[int]:
                 yield port
                 return
         if wanted is None:
-            raise InstanceError(f"no free port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1}; give --port")
+            raise InstanceError(
+                f"no port from {FIRST_PORT} to {FIRST_PORT + TRIED_PORTS - 1} is free; choose another with --port"
+            )
         raise InstanceError(f"port {wanted} is taken by another program; choose another with --port")
 
 
 def is_free(port: int) -> bool:
-    """Check whether a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no hindrance
         try:
@@ -42,7 +43,6 @@ def is_free(port: int) -> bool:
 
 
 def any_free() -> int:
-    """Find a port without a listener."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

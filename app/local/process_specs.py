@@ -11,7 +11,7 @@ from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST
 
-WEB_STOPS, WORKERS_STOP = 0, 1  # Redis after both
+WEB_STOPS, WORKERS_STOP = 0, 1  # Redis stops after both
 
 
 def namespace(settings: Settings, instance: Instance) -> str:
@@ -23,7 +23,7 @@ def namespace(settings: Settings, instance: Instance) -> str:
 
 
 def services(settings: Settings, port: int) -> list[Service]:
-    """List workers and web server. `settings` name the Redis, the namespace and the model's folder to use."""
+    """List workers and web server. `settings` must name the Redis, the namespace and the model's folder."""
     threads = {"verify": settings.verify_threads, "draft": settings.draft_threads}
     threads["engine"] = max(threads.values())
     workers = [
@@ -63,7 +63,6 @@ def _draft_nodes(settings: Settings) -> dict[str, Settings]:
 
 
 def worker(role: str, name: str, settings: Settings, threads: int) -> Service:
-    """Describe the process of one role, with `threads` for its models."""
     return Service(
         role="verify" if role == "engine" else role,
         also=("draft",) if role == "engine" else (),

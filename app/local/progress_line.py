@@ -8,8 +8,7 @@ import sys
 class ProgressLine:
     """Show the present state at each call.
 
-    On a terminal the line is rewritten in place; elsewhere one is written when more than its numbers
-    change.
+    On a terminal the line is rewritten in place; elsewhere a new line is written if more than numbers change.
     """
 
     def __init__(self) -> None:
@@ -17,7 +16,6 @@ class ProgressLine:
         self._shown = ""
 
     def __call__(self, text: str) -> None:
-        """Show this text."""
         if self._rewrites:
             width = shutil.get_terminal_size().columns - 1
             self._write("\r\x1b[K" + text.replace("\n", " ")[:width])

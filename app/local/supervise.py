@@ -1,7 +1,6 @@
 """Supervise an instance's processes: start them, restart the dead, stop all on a signal.
 
-Runs in the foreground until SIGINT, SIGTERM or SIGHUP. One thread, which waits for the next signal
-alone, so a dead child is restarted without delay.
+Runs in the foreground, in one thread, until SIGINT, SIGTERM or SIGHUP.
 """
 
 import select
@@ -24,7 +23,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):
-    """Raised by a wait that a signal ends."""
+    """A signal ended a wait."""
 
 
 class Signals:
@@ -50,7 +49,6 @@ class Signals:
         self._writer.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait for a signal, at most this long."""
         if not self.stopping and select.select([self._reader], [], [], seconds)[0]:
             self._reader.recv(4096)
 
@@ -59,8 +57,6 @@ class Signals:
 
 
 class Supervisor:
-    """Keep children running until a signal ends them."""
-
     def __init__(self, children: Children, signals: Signals) -> None:
         self._children = children
         self._signals = signals
@@ -76,11 +72,10 @@ class Supervisor:
             if (dying := self._children.restless(MAX_DEATHS)) is not None:
                 raise InstanceError(f"{dying.name} does not start. {self._last_words(dying)}")
             if time.monotonic() > deadline:
-                raise InstanceError(f"not ready after {limit_s:.0f} s: {missing}")
+                raise InstanceError(f"the instance is not ready after {limit_s:.0f} s: {missing}")
             self._signals.wait(POLL_S)
 
     def watch(self) -> None:
-        """Keep all running until a signal ends it."""
         while not self._signals.stopping:
             self._children.tend()
             self._signals.wait(self._children.pause(IDLE_S))
@@ -102,4 +97,4 @@ def supervising(children: Children) -> Iterator[Supervisor]:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Handle SIGCHLD, which wakes no waiter without a handler."""
+    """Handle SIGCHLD, which would interrupt no wait without a handler."""

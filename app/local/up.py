@@ -1,7 +1,6 @@
 """Start and stop an instance: Redis, then workers and web server, in the foreground or detached.
 
-A detached instance is the same supervisor in a session of its own; over a pipe it reports to the
-command that started it that all is ready.
+A detached instance is the same supervisor in its own session; a pipe reports that all is ready.
 """
 
 import os
@@ -56,7 +55,7 @@ def serve(
 
 
 def detach(settings: Settings, instance: Instance, port: int | None, progress: Progress) -> State:
-    """Run an instance in the background; returns when it is ready. Raises InstanceError with its log's end."""
+    """Run an instance in the background; return when it is ready. Raises InstanceError with its log's end."""
     if instance.running() is not None:
         raise InstanceError(f"instance {instance.name!r} is already running or starting")
     _check_keys(settings)
@@ -82,7 +81,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
 
 
 def stop(instance: Instance) -> bool:
-    """Stop an instance and wait until it is gone; False when it does not run."""
+    """Stop an instance and wait until it is gone; False if it does not run."""
     state = instance.running()
     if state is None:
         _end_left_over(instance)
@@ -93,7 +92,7 @@ def stop(instance: Instance) -> bool:
 
 
 def _models(settings: Settings, progress: Progress) -> Path:
-    """Check all that the workers will load; returns the target's folder. Raises ModelRefused before they would."""
+    """Check the models that the workers will load; return the target's folder. Raises ModelRefused."""
     folder = resolve(settings.model, settings.home, progress)
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
@@ -101,13 +100,12 @@ def _models(settings: Settings, progress: Progress) -> Path:
 
 
 def _check_keys(settings: Settings) -> None:
-    """Check the file of API keys. Raises KeysUnreadable before the web server would."""
     if settings.keys is not None:
         read_keys(settings.keys)
 
 
 class _Serving:
-    """Run an instance once, its state file kept up to date."""
+    """Run an instance once, and keep its state file up to date."""
 
     def __init__(self, settings: Settings, instance: Instance, state: State, progress: Progress) -> None:
         self._settings = settings
@@ -180,7 +178,7 @@ def _await_ready(
         return state
     process.wait(STOP_S)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-    raise InstanceError(f"it did not start. Its log is {log} and ends:\n{tail}")
+    raise InstanceError(f"instance {instance.name!r} did not start. Its log is {log} and ends:\n{tail}")
 
 
 def _last_line(log: Path) -> str:
@@ -188,7 +186,7 @@ def _last_line(log: Path) -> str:
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """Write the settings that were given, not the defaults: `namespace` depends on the difference."""
+    """Write the settings that were given, without defaults: `namespace` depends on the difference."""
     names = {variable(name) for name in settings.model_fields_set}
     return {name: value for name, value in settings_environment(settings).items() if name in names}
 

@@ -1,9 +1,8 @@
 """Estimate how many of a sequence's next draft tokens will be right: acceptance by depth.
 
-Trees and committed tokens go in, survival by depth comes out. A sequence starts from its tenant's
-mean while it has little evidence of its own, the tenant from a constant; tenants share nothing
-(design D9). The *uncut* tree is compared with the committed tokens, so a sequence learns even from
-nodes that were not verified. Knows neither costs nor clocks. For one thread.
+A sequence starts from its tenant's mean, the tenant from a constant; tenants share nothing (design D9).
+The *uncut* tree is compared with the committed tokens, so a sequence learns even from nodes that were
+not verified. For one thread.
 """
 
 from collections import OrderedDict
@@ -18,18 +17,13 @@ START = 0.6  # conditional acceptance before anything is known: high enough to t
 PRIOR_WEIGHT = 4.0  # observations the tenant's mean counts for in a sequence
 SEQUENCE_DECAY = 0.9  # of a depth's past at a new observation: a sequence remembers about 10 rounds,
 TENANT_DECAY = 0.99  # a tenant 100
-SILENT_DECAY = 0.98  # of a sequence's own past with each silent round: it drifts to its tenant's mean
-FIRST_PROBE_ROUNDS = 6  # silent rounds before one token is drafted, to see whether drafting pays again,
-MAX_PROBE_ROUNDS = 256  # doubled at each probe until the sequence asks again, a quarter of it if all was right
+SILENT_DECAY = 0.98  # of a sequence's own past with each round without drafts: it drifts to its tenant's mean
 
 _STARTS = [START] * MAX_DEPTH
 
 
 class AcceptanceEstimate:
-    """A sequence's conditional acceptance by depth, and its rounds without drafts.
-
-    Without a `prior` it is a tenant's, of which the sequences' are made.
-    """
+    """A sequence's conditional acceptance by depth; without a `prior` a tenant's, which is its sequences' prior."""
 
     __slots__ = (
         "_accepted",
@@ -37,10 +31,8 @@ class AcceptanceEstimate:
         "_known",
         "_known_priors",
         "_prior",
-        "_probe_rounds",
         "_seen",
         "_survival",
-        "silent_rounds",
     )
 
     def __init__(self, prior: "AcceptanceEstimate | None" = None) -> None:
@@ -51,8 +43,6 @@ class AcceptanceEstimate:
         self._known: list[float] = []  # of `_conditionals`, which is read several times a round; empty: none is valid
         self._known_priors: list[float] = []  # the prior's that `_known` was made with
         self._survival: list[float] = []  # of `_known`, as deep as it was asked for
-        self._probe_rounds = FIRST_PROBE_ROUNDS
-        self.silent_rounds = 0  # since the last round with drafts; 0: the last round had some
 
     def survival(self, depth: int) -> list[float]:
         """Return the survival at depths 1 ... `depth`: the chance that all tokens up to it are right."""
@@ -76,25 +66,15 @@ class AcceptanceEstimate:
             right[first_wrong] *= decay
             seen[first_wrong] = seen[first_wrong] * decay + 1.0
         self._known = []
-        if accepted >= drafted > 0:
-            self._probe_rounds = max(FIRST_PROBE_ROUNDS, self._probe_rounds // 4)
         if self._prior:
             self._prior.update(drafted, accepted)
 
-    def record_asked(self, draft_tokens: int, is_probe: bool = False) -> None:
-        """Record the draft tokens that the sequence asked for this round; 0 is a silent round."""
-        if draft_tokens:
-            self._probe_rounds = min(MAX_PROBE_ROUNDS, 2 * self._probe_rounds) if is_probe else FIRST_PROBE_ROUNDS
-        self.silent_rounds = 0 if draft_tokens else self.silent_rounds + 1
+    def record_asked(self, draft_tokens: int) -> None:
+        """Record the draft tokens that the sequence asks for this round."""
         if not draft_tokens:
             self._accepted = [value * SILENT_DECAY for value in self._accepted]
             self._seen = [value * SILENT_DECAY for value in self._seen]
             self._known = []
-
-    @property
-    def is_probing(self) -> bool:
-        """Tell whether the sequence was silent for so long that it should draft a token to see."""
-        return self.silent_rounds >= self._probe_rounds
 
     def _conditionals(self, depth: int) -> list[float]:
         """Return the chance of a token if all before it are right, down to `depth` or deeper."""

@@ -7,11 +7,9 @@ batches as much of it as their objective chooses. FASER's search is in `app.spec
 from collections import OrderedDict
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
-from math import inf
 from typing import Final
 
 from app.engine.step_costs import StepCosts
-from app.messages import Record
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.faser import FaserLength
@@ -78,10 +76,6 @@ class BaselineController:
         """Return how many model drafters may take part in a round; None: as many as routing may ask."""
         return self._policy.drafters
 
-    def is_quiet(self, records: Listed[Record]) -> bool:
-        """Return False: a baseline decides at every step."""
-        return False
-
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch; drafts of all drafters are waited for as long as the policy allows."""
         candidates = dict(zip(batch.lengths, batch.candidates, strict=True))
@@ -89,7 +83,7 @@ class BaselineController:
             candidates, batch.costs, self.modes.with_models.costs, batch.now_s, self._committed.since(batch.lengths)
         )
         record_asked(batch.candidates, depths)
-        return LengthDecision(depths, [False] * len(depths), is_model_free=False, worth_s=inf, is_priced=False)
+        return LengthDecision(depths)
 
     def trim(self, tree: Tree) -> Tree:
         """Reduce the tree to its main branch unless trees are wanted; with `is_whole` all of that is verified."""
@@ -111,7 +105,7 @@ def whole_chain(tree: Tree) -> Tree:
 def whole(tree: Tree) -> Tree:
     """Return a tree all of which is to be verified."""
     survival = [1.0] * len(tree.tokens)
-    return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence, tree.skipped)
+    return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence)
 
 
 class FixedLength:

@@ -30,7 +30,6 @@ class DraftDispatcher:
         readers: Set[str] = frozenset(),
         run_ahead: bool = False,
         least_survival: float = LEAST_SURVIVAL,
-        skip_models_above: float = 1.0,
     ) -> list[DraftJob]:
         """Make a job for each node that drafts and for the fuser.
 
@@ -63,7 +62,6 @@ class DraftDispatcher:
                 due_s=due_s,
                 state=None if state is None or readers.isdisjoint(names) else state,
                 run_ahead=run_ahead,
-                skip_models_above=skip_models_above,
                 least_survival=least_survival,
                 sharing=nodes if len(nodes) > 1 else (),
             )

@@ -17,11 +17,10 @@ import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Final
 
 from app.engine.step_costs import StepCosts
-from app.messages import Record
 from app.placement.splits import Split
 from app.speculation.baselines import CommittedCounts, record_asked, whole_chain
 from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
@@ -47,7 +46,7 @@ class Profile:
 
     def draft_s(self, split: int, batch: float, depth: int) -> float:
         """Return the seconds from asking for drafts to having them."""
-        return DEFAULT_HOP_S + self.guesses.at(split).seconds(max(1, round(batch)), depth) if depth else 0.0
+        return DEFAULT_HOP_S + self.guesses.at(split).guess_s(max(1, round(batch)), depth) if depth else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +104,18 @@ class JointController:
         """Return the plan that was chosen last."""
         return self._plan
 
-    def is_quiet(self, records: Listed[Record]) -> bool:
-        """Return False: lengths are decided at every step."""
-        return False
-
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch, and with it for all sequences how both sides work."""
         load = BatchLoad(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
         self._search.update(self._committed.since(batch.lengths))
-        plans = joint_plans(Profile(self._splits, batch.costs, self.modes.guessing), load, self._search)
+        plans = joint_plans(Profile(self._splits, batch.costs, self.modes.with_models.costs), load, self._search)
         chosen = self._choose(plans)
         if chosen.way != self._plan.way:
             log.debug("split %d, in halves: %s, chunk %s", chosen.split, chosen.in_halves, chosen.chunk)
         self._plan = chosen
         self._search.record(dict(zip(batch.lengths, chosen.lengths, strict=True)))
         record_asked(batch.candidates, chosen.lengths)
-        silent = [False] * len(chosen.lengths)
-        return LengthDecision(
-            chosen.lengths, silent, is_model_free=False, worth_s=inf, is_priced=False, split=chosen.split
-        )
+        return LengthDecision(chosen.lengths, split=chosen.split)
 
     def trim(self, tree: Tree) -> Tree:
         """Reduce the tree to its main branch, all of which is verified."""

@@ -1,12 +1,11 @@
 """Define the interface of all rules of draft lengths: a batch in, a decision out."""
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Listed
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from app.engine.step_costs import StepCosts
-from app.messages import LEAST_SURVIVAL, Record
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.marginal import Candidate
@@ -17,43 +16,35 @@ from app.state import Tree
 class DraftBatch:
     """Sequences that go into their next round together, and the bounds on what they may ask for.
 
-    `busy_s`, `core_share`: see `app.speculation.marginal.DraftPrice`. `prompts_s`: seconds of a step of
-    the prompts alone that wait to be read, which the verifier makes while it waits for drafts. `ahead` returns
-    the draft tokens of each sequence to wait for where drafters run ahead of each verdict, and the pace with
-    them over plain decoding; None where other work goes on meanwhile. `together`: the pace of decoding all sequences
-    plainly in one step over that of these apart from the others, which drafts must gain where they keep them apart.
+    `busy_s`, `core_share`, `tree_s`: see `app.speculation.marginal.DraftPrice`. `prompts_s`: seconds of a step of
+    the prompts alone that wait to be read, which the verifier makes while it waits for drafts.
     """
 
-    candidates: list[Candidate]  # as drafters with models see them
-    model_free: list[Candidate] | None  # the same without models; None where there is only one of the two
-    has_models: bool
+    candidates: list[Candidate]  # with all drafters
+    model_free: list[Candidate] | None  # with model-free drafters alone; None where there is only one of the two
+    has_models: bool  # whether any of the drafters of `candidates` is a model
     lengths: Mapping[str, int]  # tokens of each sequence, by request
     costs: StepCosts
     now_s: float  # monotonic
     busy_s: float = 0.0
     prompts_s: float = 0.0
     core_share: float = 0.0
-    ahead: Callable[[], tuple[int, float]] | None = None
-    together: float = 1.0
+    tree_s: float = 0.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
     load: int = 0  # sequences of the verifier, those not in this batch included
 
 
 @dataclass(frozen=True, slots=True)
 class LengthDecision:
-    """Hold the draft tokens for each candidate, the probes among them, and the mode.
+    """Hold the draft tokens for each candidate, and the mode.
 
-    `worth_s`: how long the drafts may take before going on without them is faster. `is_priced`: the
-    time that deciding took counts as a part of the draft cost. `split`: the number of the machine's
-    split to use from now on (`app.placement.splits`). `least_survival`: of a guess that models go on from.
+    `worth_s`: how long the drafts may take before going on without them is faster. `split`: the number of the
+    machine's split to use from now on (`app.placement.splits`).
     """
 
     depths: list[int]
-    probes: list[bool]
-    is_model_free: bool
-    worth_s: float
-    is_priced: bool = True
-    least_survival: float = LEAST_SURVIVAL
+    is_model_free: bool = False
+    worth_s: float = inf
     split: int = 0
 
 
@@ -115,10 +106,6 @@ class LengthPlanner(Protocol):
     @property
     def drafters(self) -> int | None:
         """Return how many model drafters may take part in a round; None: as many as routing may ask."""
-        ...
-
-    def is_quiet(self, records: Listed[Record]) -> bool:
-        """Tell whether these go on without drafts and without a decision; if so, count a silent step."""
         ...
 
     def plan(self, batch: DraftBatch) -> LengthDecision:

@@ -229,7 +229,7 @@ class CosineRouting:
         row = self._rows.get(request_id)
         if row is None:
             return
-        asked, row.asked = tuple(name for name in row.asked if name not in tree.skipped), ()
+        asked, row.asked = row.asked, ()
         if not asked:
             return
         length = len(tree.walk(committed).path) + 1

@@ -33,7 +33,7 @@ def admit(
     request may name; None takes any name. Raises InvalidRequest.
     """
     if request.max_tokens > settings.max_tokens:
-        raise InvalidRequest("max_tokens", f"at most {settings.max_tokens} here, not {request.max_tokens}")
+        raise InvalidRequest("max_tokens", f"must be at most {settings.max_tokens}, not {request.max_tokens}")
     _check_vocabulary(request, tokenizer.vocab_size)
     _check_format(request, tokenizer)
     _check_drafters(request, drafters)
@@ -62,7 +62,7 @@ def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
     ):
         unknown = next((id_ for id_ in ids if id_ >= vocab_size), None)
         if unknown is not None:
-            raise InvalidRequest(field, f"token id {unknown} is outside the vocabulary of {vocab_size}")
+            raise InvalidRequest(field, f"token id {unknown} is outside the vocabulary of {vocab_size} tokens")
 
 
 def _check_format(request: GenerateRequest, tokenizer: Tokenizer) -> None:
@@ -70,7 +70,7 @@ def _check_format(request: GenerateRequest, tokenizer: Tokenizer) -> None:
     if schema is None:
         return
     if len(schema) > MAX_SCHEMA_CHARACTERS:
-        raise InvalidRequest("response_format", f"its schema is longer than {MAX_SCHEMA_CHARACTERS} characters")
+        raise InvalidRequest("response_format", f"the schema is longer than {MAX_SCHEMA_CHARACTERS} characters")
     fault = tokenizer.grammars.fault(schema)
     if fault is not None:
         raise InvalidRequest("response_format", fault)
@@ -80,7 +80,9 @@ def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> 
     unknown = None if known is None else next((n for n in request.speculation.drafters or () if n not in known), None)
     if unknown is not None:
         there_are = ", ".join(sorted(known or ())) or "none"
-        raise InvalidRequest("speculation.drafters", f"no drafter {unknown!r} here; there are {there_are}")
+        raise InvalidRequest(
+            "speculation.drafters", f"drafter {unknown!r} does not exist here; the drafters are {there_are}"
+        )
 
 
 def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:
@@ -88,7 +90,7 @@ def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:
         return tokenizer.chat(request.messages)
     prompt = request.prompt or ""
     if not prompt:
-        raise InvalidRequest("prompt", "is empty")
+        raise InvalidRequest("prompt", "must not be empty")
     return tokenizer.encode(prompt) if request.raw else tokenizer.chat([ChatMessage(role="user", content=prompt)])
 
 
@@ -96,11 +98,11 @@ def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, settings: Se
     # one position of the context must stay free for the first generated token
     most = min(settings.max_prompt_tokens, tokenizer.context_tokens - 1)
     if not ids:
-        raise InvalidRequest(field, "has no tokens")
+        raise InvalidRequest(field, "must have at least one token")
     if len(ids) > most:
-        raise InvalidRequest(field, f"is {len(ids)} tokens long; at most {most} fit")
+        raise InvalidRequest(field, f"must have at most {most} tokens, not {len(ids)}")
     if max(ids) >= tokenizer.vocab_size:
-        raise InvalidRequest(field, f"has token {max(ids)}, outside the model's vocabulary of {tokenizer.vocab_size}")
+        raise InvalidRequest(field, f"token id {max(ids)} is outside the vocabulary of {tokenizer.vocab_size} tokens")
 
 
 def _input_field(request: GenerateRequest) -> str:

@@ -1,1 +1,1 @@
-"""Store requests, mail, leases and shared statistics in Redis, by keys and Lua scripts."""
+"""Keep requests, mail, leases and statistics in Redis, or requests in memory."""

@@ -1,8 +1,7 @@
-"""Have Redis write its append-only file anew once a write to its disk has failed.
+"""Rewrite Redis' append-only file after a write to its disk has failed.
 
-A server cuts the part that it had written off the file again, and goes on when there is room. After a rewrite of the
-file it cuts at the wrong place (seen of Valkey 9.1: `tests/app/store/test_append_only_file.py`): what it holds in
-memory is whole, but its file is not, and its next start fails. A rewrite makes the file from memory.
+Valkey 9.1 then cuts the file at the wrong place if it was rewritten before, and its next start fails
+(`tests/app/store/test_append_only_file.py`). A rewrite makes the file from memory.
 """
 
 import logging
@@ -18,22 +17,21 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it ta
 
 
 class AppendOnlyFile:
-    """Looks for failed writes, and has the file written anew after one. Implements `HeartbeatTask`. For one thread."""
+    """Look for failed writes, and begin a rewrite after one. Implements `HeartbeatTask`. For one thread."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._refused = 0  # calls, at the last look
-        self._is_due = False  # is a rewrite that succeeds still to come?
+        self._is_due = False  # a rewrite has not succeeded yet
         self._has_begun = False
         self._wait_s, self._not_before_s = FIRST_WAIT_S, 0.0  # monotonic
         self._is_off = False  # this user may not look, or not begin a rewrite
 
     def beat(self) -> None:
-        """Look, and begin a rewrite if one is due. Raises StoreUnavailable."""
         self.look()
 
     def close(self) -> None:
-        """Leave the rest to the next process."""
+        """Do nothing: another process looks."""
 
     def look(self) -> bool:
         """Begin a rewrite if a write failed since the last one that succeeded; return whether one began.
@@ -49,10 +47,10 @@ class AppendOnlyFile:
             errors = self._client.info("errorstats")
             return self._begin(about, int(errors.get(REFUSED, {}).get("count", 0)))
         except NoPermissionError as error:
-            log.warning("nobody looks after Redis' append-only file: %s", error)
+            log.warning("this Redis user may not look after the append-only file: %s", error)
             self._is_off = True
         except ResponseError as error:  # a rewrite is under way, or the server is busy
-            log.debug("Redis' append-only file waits for the next look: %s", error)
+            log.debug("Redis' append-only file cannot be rewritten now: %s", error)
         return False
 
     def _begin(self, about: dict[str, Any], refused: int) -> bool:
@@ -64,14 +62,14 @@ class AppendOnlyFile:
         if not self._is_due or not is_writing or is_rewriting:
             return False
         if self._has_begun and about.get("aof_last_bgrewrite_status") == "ok":
-            log.info("Redis has written its append-only file anew")
+            log.info("Redis has rewritten its append-only file")
             self._is_due, self._wait_s, self._not_before_s = False, FIRST_WAIT_S, 0.0
             return False
         now_s = time.monotonic()
         if now_s < self._not_before_s:
             return False
         self._client.bgrewriteaof()
-        log.warning("Redis had no room on its disk for a write: it writes its append-only file anew")
+        log.warning("Redis could not write to its disk: rewriting its append-only file")
         self._has_begun, self._not_before_s = True, now_s + self._wait_s
         self._wait_s = min(2.0 * self._wait_s, LONGEST_WAIT_S)
         return True

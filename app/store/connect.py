@@ -1,9 +1,7 @@
 """Connect to Redis and run the Lua scripts in `scripts/`.
 
-A URL goes in, a client comes out that reconnects by itself for about two seconds and then raises
-StoreUnavailable, never a redis exception about the network. A call may therefore run twice (its
-reply was lost): every script is written so that the second run has no further effect, or costs at
-most a hint. Knows no key. Any thread may use a client and its scripts.
+A client reconnects for about two seconds, then raises StoreUnavailable. A call may run twice (its reply was lost): a
+script's second run has no further effect. Any thread may use a client and its scripts.
 """
 
 import socket
@@ -32,8 +30,8 @@ from app.redis_url import RedisUrl
 
 SOCKET_TIMEOUT_S = 5.0
 BLOCK_S = 2.0  # longest single blocking command; must stay well below the socket timeout
-# A peer that acknowledges nothing for so long is gone: a cut cable, a firewall that forgot the connection. The system
-# notices, on idle connections too, and a later call goes to a new one; else each waits for a timeout.
+# A peer that acknowledges nothing for so long counts as dead, also on idle connections: a cut cable, or a firewall that
+# forgot the connection. Without this each call waits for a timeout.
 GONE_S = 3
 _ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": GONE_S - 1, "TCP_USER_TIMEOUT": 1000 * GONE_S}
 KEEPALIVE = {getattr(socket, name): value for name, value in _ALIVE.items() if hasattr(socket, name)}
@@ -45,7 +43,7 @@ Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client for `url`; it connects at its first use, with Sentinels to the master of that moment.
+    """Make a client for `url`; it connects at its first use, with Sentinels to the present master.
 
     Raises ValueError for a URL that `app.redis_url` refuses.
     """
@@ -60,7 +58,7 @@ def connect(url: str) -> redis.Redis:
         **(where.tls or {}),
         "db": where.database,
         "decode_responses": True,
-        "encoding_errors": "replace",  # an item that is no text is no message; an error here would lose the whole reply
+        "encoding_errors": "replace",  # an error in one item would lose the whole reply
         "health_check_interval": 30,
         "max_connections": MAX_CONNECTIONS,
         # A timeout is not retried: a server that hangs would hold a caller for half a minute.
@@ -68,7 +66,7 @@ def connect(url: str) -> redis.Redis:
     }
     if where.service:
         tls = {} if where.tls is None else {"ssl": True, **where.tls}
-        asked = {**sockets, **tls, **where.sentinel_login, "retry": Retry(NoBackoff(), 0)}  # else the next is asked
+        asked = {**sockets, **tls, **where.sentinel_login, "retry": Retry(NoBackoff(), 0)}  # the next Sentinel is tried
         sentinel = Sentinel(where.servers, sentinel_kwargs=asked)
         managed = SentinelManagedConnection if where.tls is None else SentinelManagedSSLConnection
         return _Client(
@@ -94,17 +92,15 @@ class Script:
 
     @property
     def sha(self) -> str:
-        """Return the hash that the server knows the script by, once it has run."""
         return str(self._script.sha)
 
     def __call__(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, in one round trip. Raises StoreUnavailable."""
         return self._script(keys=keys, args=args)
 
     def durably(self, keys: Sequence[str], args: Args) -> Any:
-        """Run once, and return when its writes are on the server's disk, and where Sentinels watch on a replica's.
+        """Run once, and return when the writes are on the server's disk, and with Sentinels on a replica's.
 
-        Raises StoreUnavailable, also if the disk takes longer than DISK_MS.
+        Raises StoreUnavailable, also after DISK_MS.
         """
         pipe = self._client.pipeline(transaction=False)
         pipe.script_load(self._text)
@@ -114,7 +110,7 @@ class Script:
         _, reply, written = pipe.execute(raise_on_error=False)
         reply = self.reply(reply, keys, args)
         if isinstance(written, Exception) or not written[0] or written[1] < replicas:
-            raise StoreUnavailable(f"Redis has not written it to its disk: {written}")
+            raise StoreUnavailable(f"Redis has not written the request to its disk: {written}")
         return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
@@ -142,20 +138,17 @@ class Script:
         return SentRuns(self, calls, connection)
 
     def release(self, connection: Any) -> None:
-        """Give back a connection all of whose replies have been read."""
+        """Return a connection whose replies have all been read."""
         self._client.connection_pool.release(connection)
 
     def give_back(self, connection: Any) -> None:
-        """Close and release a failed connection: the replies that it may still hold are void."""
+        """Close and return a failed connection: replies that it still holds are void."""
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)
 
     def reply(self, reply: Any, keys: Sequence[str], args: Args) -> Any:
-        """Return a staged run's reply; run it again if the server lacks the script.
-
-        Raises StoreUnavailable.
-        """
+        """Return a staged run's reply; run it again if the server lacks the script. Raises StoreUnavailable."""
         if isinstance(reply, NoScriptError):
             return self(keys, args)
         if isinstance(reply, Exception):
@@ -167,11 +160,10 @@ class SentRuns:
     """Runs of a script that have been sent, on a connection of their own until their replies are read."""
 
     def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
-        """Wait for the replies on `connection`; None: nothing could be sent."""
         self._script, self._calls, self._connection = script, calls, connection
 
     def is_ready(self) -> bool:
-        """Tell whether a reply has come, or none will: `replies` would hardly have to wait."""
+        """Return whether `replies` would not have to wait."""
         try:
             return self._connection is None or bool(self._connection.can_read(timeout=0))
         except (RedisConnectionError, RedisTimeoutError):
@@ -192,10 +184,7 @@ class SentRuns:
 
 
 def packed(*command: object) -> bytes:
-    """Pack a command as Redis reads it, in one piece (RESP: an array of bulk strings).
-
-    redis-py copies what it has packed so far at each argument, and sends a commit's rows in a dozen pieces.
-    """
+    """Pack a command as Redis reads it, in one piece: redis-py sends a commit's rows in a dozen pieces."""
     texts = [str(arg).encode(errors="replace") for arg in command]
     return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
 
@@ -212,10 +201,7 @@ def translating() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return Paceline's error for one of redis.
-
-    No room in memory or on disk counts as away, too.
-    """
+    """Return Paceline's error for one of redis. A full memory or disk counts as unavailable."""
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return StoreUnavailable(f"Redis does not answer: {error}")
     if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):
@@ -232,7 +218,7 @@ def _reply_of(connection: Any) -> Any:
 
 @contextmanager
 def _no_silence_twice(pool: Any) -> Iterator[None]:
-    """Close the idle connections when one went silent: others may be as dead, and each would cost its timeout."""
+    """Close the idle connections after a timeout: each may be dead and cost its own timeout."""
     try:
         yield
     except RedisTimeoutError:

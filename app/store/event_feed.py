@@ -1,10 +1,8 @@
 """Hand committed events to the readers of this process: one subscription and one thread for all of them.
 
-Each commit publishes its events, a message for all requests of a step (`commit.lua`, `end.lua`). A
-message is a hint: a reader begins with what is stored, drops what it has, and reads the store again
-where an event is missing. Once in CHECK_S, and after each connection anew, one call finds the readers
-that have missed something, so also what verifiers of a version commit that publish nothing. A
-subscription on which not even a ping is answered from one check to the next is given up.
+Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored
+events, drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call
+finds the readers that have missed something. A subscription that answers no ping is opened again.
 """
 
 import logging
@@ -26,7 +24,7 @@ from app.store.protocol import Requests, past
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 1.0  # between looks for what no message brought; a reader that has heard something is left out once
+CHECK_S = 1.0  # between two checks for missed events; a reader that got an event is left out of the next one
 LINGER_S = 0.2  # that the subscription may outlive the last reader
 RETRY_S = 0.2  # after an error
 BATCH = 1024  # readers that one call checks, so that none holds Redis up for long
@@ -41,7 +39,6 @@ class EventFeed:
     """The committed events of a deployment, for any number of readers. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, requests: Requests) -> None:
-        """Load the script; the thread lives while there are readers, and connects then."""
         self._client, self._requests = client, requests
         self._keys = Keys(namespace)
         self._behind = Script(client, "behind")
@@ -53,7 +50,7 @@ class EventFeed:
 
     @property
     def error(self) -> StoreUnavailable | None:
-        """Return why the store could not be asked at the last try; None if it could."""
+        """Return the store's error at the last try, if it failed."""
         return self._error
 
     @contextmanager
@@ -80,7 +77,7 @@ class EventFeed:
                         del self._readers[request_id]
 
     def close(self) -> None:
-        """Wait for the thread to end; there are no readers any more."""
+        """Wait for the thread to end; there must be no readers."""
         if (thread := self._thread) is not None:
             thread.join()
 
@@ -110,7 +107,7 @@ class EventFeed:
             except StoreUnavailable as error:
                 self._error = error
                 time.sleep(RETRY_S)
-            except Exception:  # readers go on by the check alone, whatever this is
+            except Exception:  # readers still get events by the check
                 log.exception("cannot hear of commits")
                 time.sleep(RETRY_S)
         if subscription is not None:
@@ -122,7 +119,7 @@ class EventFeed:
             return self._is_running
 
     def _take(self, message: Mapping[str, Any] | None) -> None:
-        """Hand on a message's events; after a subscription, the first or one anew, find what was missed."""
+        """Hand on a message's events; after a new subscription, find what was missed."""
         if message is None:
             return
         if message["type"] == "subscribe":
@@ -135,13 +132,13 @@ class EventFeed:
     def _hand_on(self, readers: Sequence[tuple[int, "Reader"]], text: msgspec.Raw) -> None:
         try:
             event = Event.read(bytes(text))
-        except MessageError:  # another version's, maybe: what is stored counts
+        except MessageError:  # another version may have sent it; the reader reads the store
             event = None
         for place, reader in readers:
             reader.put(place, event)
 
     def _check(self, *, only_silent: bool) -> None:
-        """Have the readers look that miss something; of those alone that heard nothing since the last check."""
+        """Make the readers that miss something read the store; `only_silent`: of those that got nothing meanwhile."""
         with self._lock:
             pairs = [(request_id, *pair) for request_id, own in self._readers.items() for pair in own]
         waiting = [one for one in pairs if one[2].was_silent(one[1]) or not only_silent]
@@ -154,7 +151,7 @@ class EventFeed:
 
 
 class Reader:
-    """Read the events of one caller's requests, in order. For one thread, but for what the feed calls."""
+    """Read the events of some requests, in order. For one thread, except for what the feed calls."""
 
     def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
         self._feed, self._requests, self._ids = feed, requests, request_ids
@@ -169,16 +166,13 @@ class Reader:
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether the terminal event of each request has been read."""
         return not self._open
 
     def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
         """Return the next events, waiting up to `wait_s` for one.
 
-        While it waits, the feed's thread gives each event that is due to `take`, which must not wait:
-        so hundreds of streams are served without a change of threads for each event. Events that it
-        took are not returned. Raises NotFound, StoreUnavailable, and what `take` raised; what was not
-        read then comes at the next call.
+        While it waits, the feed's thread gives each due event to `take`, which must not wait; accepted events are not
+        returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
         """
         found = self._look()
         if found or self.has_ended:
@@ -199,7 +193,7 @@ class Reader:
         return found
 
     def put(self, place: int, event: Event | None) -> None:
-        """Give the reader an event; None: it has missed one, or the request is over. The feed calls this."""
+        """Give the reader an event; None: it has missed one, or the request is over."""
         if event is not None:
             self._heard.add(place)
         with self._mutex:
@@ -209,18 +203,17 @@ class Reader:
             self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
 
     def was_silent(self, place: int) -> bool:
-        """Tell whether nothing was put since the last call. The feed calls this."""
+        """Return whether nothing was put since the last call."""
         if place in self._heard:
             self._heard.discard(place)
             return False
         return place in self._open
 
     def offset(self, place: int) -> int:
-        """Return how many generated tokens of this request have been read."""
         return self._offsets[place]
 
     def _is_taken(self, take: Take, place: int, event: Event) -> bool:
-        """Give the event to `take` if it is the next one; False: the reader's thread must see to it."""
+        """Give the event to `take` if it is due; False: the reader's thread must handle it."""
         if place not in self._open:
             return True
         known = self._offsets[place]
@@ -241,7 +234,7 @@ class Reader:
         if event.finish_reason is None:
             return True
         self._open.discard(place)
-        return False  # for the thread to learn of the end
+        return False  # so that the reader's thread sees the end
 
     def _queued(self, wait_s: float, take: Take | None) -> list[tuple[int, Event | None]]:
         found: list[tuple[int, Event | None]] = []
@@ -258,10 +251,7 @@ class Reader:
         return found
 
     def _look(self) -> list[Found]:
-        """Read the stored events of the first place that must look and has some: the next call sees to the others.
-
-        So nothing that was read is lost where the store cannot be asked for another place.
-        """
+        """Read the stored events of one request; the next call reads the others, so none is lost by an error."""
         for place in [*self._must_look]:
             if found := self._stored(place):
                 return found
@@ -273,7 +263,6 @@ class Reader:
         return found
 
     def _advance(self, place: int, events: list[Event]) -> list[Found]:
-        """Keep of these events what has not been read yet; they follow each other."""
         found: list[Found] = []
         for event in past(events, self._offsets[place]) if place in self._open else ():
             self._offsets[place] = event.offset + len(event.tokens)

@@ -1,7 +1,4 @@
-"""Keep samples of the deployment's load over the last minutes, the oldest first.
-
-JSON objects go in and come out. Any process may add.
-"""
+"""Keep samples of the deployment's load over the last minutes."""
 
 import json
 from typing import Any, cast
@@ -15,14 +12,14 @@ TTL_S = 3600.0
 
 
 class History:
-    """The samples of a deployment, in Redis. Any thread may call."""
+    """The samples of a deployment, in Redis. Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
         self._key = Keys(namespace).samples
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Append a sample; past MOST the oldest is dropped. Raises StoreUnavailable."""
+        """Append a sample; past MOST the oldest is dropped."""
         pipe = self._client.pipeline(transaction=True)
         pipe.rpush(self._key, json.dumps(sample))
         pipe.ltrim(self._key, -MOST, -1)
@@ -30,5 +27,5 @@ class History:
         pipe.execute()
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """Return the latest samples, the oldest of them first. Raises StoreUnavailable."""
+        """Return the latest samples, the oldest of them first."""
         return [json.loads(text) for text in cast(list[str], self._client.lrange(self._key, -count, -1))]

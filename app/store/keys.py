@@ -1,8 +1,7 @@
-"""Name every Redis key: ids go in, names come out. No other module spells one; scripts get arguments.
+"""Name every Redis key. No other module spells one; scripts get names as arguments.
 
-Times to live: an ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are
-wall clock milliseconds at which the member stops counting, so an index never outgrows what it
-points at.
+An ended request dies after `ttl_s`, an active one after `active_ttl_s`. Scores are wall clock milliseconds at which
+the member stops counting, so an index never outgrows what it points at.
 
     key (after the namespace)   type    holds                                         dies
     request:<id>                hash    record, status, owner, length, stats, ...     PX, see above
@@ -20,10 +19,10 @@ points at.
     nodes                       zset    <kind>:<name> with a lease                    empty, scores
     lease:<owner>               string  that the process `owner` lives                PX lease
     policy                      hash    version, policy (JSON)                        never; one small hash
-    lock:<name>                 string  a tick or sweep is running                    PX of the lock
+    lock:<name>                 string  a tick or recovery is running                 PX of the lock
     sums:<group>                hash    metrics: name -> sums                         PX 30 days; 16,384 fields
     merged:<writer>:<group>     string  number of the writer's last batch in there    PX 10 min
-    traced                      zset    timelines, by their last addition             empty; <= setting
+    traced                      zset    timelines, by their last addition             empty; 64
     trace:<trace>               list    spans of work on one request                  PX 10 min; 1,024
     about:<trace>               hash    that request's progress                       PX 10 min
     held:<key>                  zset    an API key's requests that have not ended     PX active_ttl; <= its limit
@@ -32,14 +31,22 @@ points at.
     committed:1                 channel the events of each commit, as they are stored nothing is kept
 """
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one namespace, each as the table above describes it."""
+    """The keys of one namespace."""
 
-    namespace: str
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        # Another form of the channel's messages needs another number: versions run side by side.
+        self.committed = f"{namespace}:committed:1"
+        self.active = f"{namespace}:active"
+        self.unsettled = f"{namespace}:unsettled"
+        self.mailboxes = f"{namespace}:mailboxes"
+        self.nodes = f"{namespace}:nodes"
+        self.policy = f"{namespace}:policy"
+        self.traced = f"{namespace}:traced"
+        self.rates = f"{namespace}:rates"
+        self.samples = f"{namespace}:samples"
 
     def request(self, request_id: str) -> str:
         return f"{self.namespace}:request:{request_id}"
@@ -48,26 +55,11 @@ class Keys:
         """Name the commits: entries `<generated after>-0`, or `<generated>-1` if it only ends."""
         return f"{self.namespace}:events:{request_id}"
 
-    @property
-    def committed(self) -> str:
-        """Name the channel of commits. Messages of another form get a number of their own, so that versions can be
-        mixed: the readers of another number check what is stored."""
-        return f"{self.namespace}:committed:1"
-
     def ended(self, request_id: str) -> str:
-        """Name the list that readers block on to learn when a request ends."""
         return f"{self.namespace}:ended:{request_id}"
-
-    @property
-    def active(self) -> str:
-        return f"{self.namespace}:active"
 
     def owned(self, owner: str) -> str:
         return f"{self.namespace}:owned:{owner}"
-
-    @property
-    def unsettled(self) -> str:
-        return f"{self.namespace}:unsettled"
 
     def settle(self, request_id: str) -> str:
         return f"{self.namespace}:settle:{request_id}"
@@ -81,24 +73,11 @@ class Keys:
     def waiting(self, priority: str) -> str:
         return f"{self.namespace}:waiting" + ("" if priority == "normal" else f":{priority}")
 
-    @property
-    def mailboxes(self) -> str:
-        return f"{self.namespace}:mailboxes"
-
     def node(self, kind: str, name: str) -> str:
         return f"{self.namespace}:node:{kind}:{name}"
 
-    @property
-    def nodes(self) -> str:
-        return f"{self.namespace}:nodes"
-
     def lease(self, owner: str) -> str:
-        """Name the lease of a process; `owner` is random, so a restarted process is another one."""
         return f"{self.namespace}:lease:{owner}"
-
-    @property
-    def policy(self) -> str:
-        return f"{self.namespace}:policy"
 
     def lock(self, name: str) -> str:
         return f"{self.namespace}:lock:{name}"
@@ -107,12 +86,7 @@ class Keys:
         return f"{self.namespace}:sums:{group}"
 
     def merged(self, writer: str, group: str) -> str:
-        """Name a writer's last batch in a group, so that none counts twice."""
         return f"{self.namespace}:merged:{writer}:{group}"
-
-    @property
-    def traced(self) -> str:
-        return f"{self.namespace}:traced"
 
     def trace(self, trace: str) -> str:
         return f"{self.namespace}:trace:{trace}"
@@ -122,11 +96,3 @@ class Keys:
 
     def held(self, key: str) -> str:
         return f"{self.namespace}:held:{key}"
-
-    @property
-    def rates(self) -> str:
-        return f"{self.namespace}:rates"
-
-    @property
-    def samples(self) -> str:
-        return f"{self.namespace}:samples"

@@ -1,9 +1,7 @@
 """Keep a worker's mail in a Redis list; its doorbell is rung only if no process attends (design D4).
 
-Texts go in and come out in order. Items are hints (design D10): a crash between taking and doing
-loses them, and that costs time only. Promised: an item never waits without an attendant, a fresh
-ringing mark, or a mention by `forgotten`, and a process that has lost the attending lease takes
-nothing more. To ring the doorbell (a Celery task) is the caller's part.
+Items are hints (design D10). An item never waits without an attendant, a fresh ringing mark, or a mention by
+`forgotten`; a process that has lost the attending lease takes nothing more. The caller rings the doorbell.
 """
 
 import time
@@ -35,7 +33,7 @@ class Mailboxes:
         self._forgotten = Script(client, "forgotten")
 
     def post(self, mailbox: str, items: list[str]) -> bool:
-        """Put items in; True if no process attends, so that the caller must ring the doorbell."""
+        """Put items in; True if no process attends, so that the caller must ring."""
         return bool(self.post_all({mailbox: items}))
 
     def post_all(self, mail: dict[str, list[str]]) -> list[str]:
@@ -49,27 +47,22 @@ class Mailboxes:
         return bool(self._attend([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def renew(self, mailbox: str, holder: str) -> bool:
-        """Prolong the attending lease; False if it is lost, and with it the right to take."""
+        """Prolong the attending lease; False if it is lost."""
         return bool(self._renew([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def leave(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease if no item waits.
-
-        False: items wait, or it is lost (`renew` tells which).
-        """
+        """Drop the lease if no item waits; False if items wait or it is lost."""
         return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
 
     def release(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease though items may wait; True if they do, so that the caller must ring."""
+        """Drop the lease; True if items wait, so that the caller must ring."""
         return bool(self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS]))
 
     def take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
         """Take up to `count` items, waiting up to `wait_s` for the first; none if the lease is lost.
 
-        A blocking pop cannot check the lease: it would hand an item to an attendant that has slept
-        through its lease. So the wait only looks: BLMOVE from the list's head to its head changes
-        nothing and returns as soon as there is an item; then the fenced script takes. Both travel
-        in one round trip, since a connection's later commands wait behind a blocked one.
+        A blocking pop cannot check the lease. So the wait only looks (BLMOVE from the list's head to its head), then
+        the fenced script takes, in one round trip.
         """
         until = time.monotonic() + wait_s
         while True:
@@ -79,19 +72,14 @@ class Mailboxes:
                 return items
 
     def waiting(self, mailbox: str) -> int:
-        """Count the items that wait."""
         return int(self._client.llen(self._keys.mail(mailbox)))
 
     def first(self, mailbox: str) -> str | None:
-        """Return the item that has waited longest, without taking it; None: none waits."""
         found = self._client.lindex(self._keys.mail(mailbox), 0)
         return None if found is None else str(found)
 
     def forgotten(self) -> list[str]:
-        """List the mailboxes with items, no attendant and no fresh ringing mark.
-
-        Marks them, so that one caller rings.
-        """
+        """List the mailboxes with items, no attendant and no fresh ringing mark, and mark them: one caller rings."""
         args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]
         return list(self._forgotten([self._keys.mailboxes], args))
 

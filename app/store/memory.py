@@ -1,9 +1,4 @@
-"""Keep requests in this process's memory, for the pipeline without Redis.
-
-The promises are `RequestStore`'s, within one process (`app.store.protocol.Requests` describes the
-methods). There are no leases: `is_alive` tells whether an owner lives, and by default every one
-does.
-"""
+"""Keep requests in this process's memory, for the pipeline without Redis (`app.store.protocol.Requests`)."""
 
 import threading
 import time
@@ -63,7 +58,6 @@ class MemoryStore:
         self._changed = threading.Condition()
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
-        """Store a new request; False if its id is known. Raises QueueFull."""
         with self._changed:
             self._expire()
             if record.id in self._entries:
@@ -77,7 +71,6 @@ class MemoryStore:
             return True
 
     def assign(self, request_id: str, owner: str, target: str = "") -> bool:
-        """Make `owner` the owner, unless the request has a live one, has ended or is another target's."""
         with self._changed:
             entry = self._find(request_id)
             if entry is None or entry.status != Status.ACTIVE:
@@ -92,24 +85,21 @@ class MemoryStore:
             return True
 
     def target(self, request_id: str) -> str:
-        """Return the id of the target of the request's last owner; empty before the first."""
         with self._changed:
             entry = self._find(request_id)
             return "" if entry is None else entry.target
 
     def owned(self, owner: str) -> set[str]:
-        """Return the ids of the owner's active requests."""
         with self._changed:
             self._expire()
             return {entry.record.id for entry in self._active() if entry.owner == owner}
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Commit at once: here there is no reply to wait for, and no mailbox."""
+        """Commit at once: there is no reply to wait for, and no mailbox."""
         committed = Committed(self.commit(owner, events), 0)
         return SentCommit(lambda: True, lambda: committed)
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        """Append each event to its request; each stands or falls alone."""
         for _, event in events:
             check(event)
         with self._changed:
@@ -118,7 +108,6 @@ class MemoryStore:
             return outcomes
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
-        """End a request from outside; False if it had ended. Raises NotFound."""
         with self._changed:
             entry = self._get(request_id)
             if entry.status != Status.ACTIVE:
@@ -129,7 +118,6 @@ class MemoryStore:
             return True
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """Return the request as it is now. Raises NotFound."""
         with self._changed:
             entry = self._get(request_id)
             return Snapshot(
@@ -147,18 +135,15 @@ class MemoryStore:
             )
 
     def events(self, request_id: str, offset: int) -> list[Event]:
-        """Return the events past the first `offset` tokens. Raises NotFound."""
         with self._changed:
             return _past(self._get(request_id).events, offset)
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Tell whether the request has ended, waiting up to `wait_s` for it. Raises NotFound."""
         with self._changed:
             self._changed.wait_for(lambda: self._get(request_id).status != Status.ACTIVE, wait_s)
             return self._get(request_id).status != Status.ACTIVE
 
     def orphans(self, count: int = 100) -> list[Orphan]:
-        """List active requests without a live owner, the oldest first."""
         with self._changed:
             self._expire()
             lost = [entry for entry in self._active() if not entry.owner or not self._is_alive(entry.owner)]
@@ -167,28 +152,21 @@ class MemoryStore:
             ]
 
     def active(self) -> int:
-        """Count the requests that have not ended."""
         with self._changed:
             self._expire()
             return len(self._active())
 
     def unsettled(self) -> list[str]:
-        """List the requests whose submitting task has no result yet, running ones included."""
         with self._changed:
             self._expire()
             return [request_id for request_id in self._entries if request_id in self._unsettled]
 
     def task(self, request_id: str) -> str | None:
-        """Return the `task` that `create` had; None: none, or the request is unknown."""
         with self._changed:
             entry = self._find(request_id)
             return None if entry is None else entry.task
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`.
-
-        False if it is settled or claimed.
-        """
         with self._changed:
             now_s = time.time()
             if request_id not in self._unsettled or self._claims.get(request_id, 0.0) > now_s:
@@ -197,7 +175,6 @@ class MemoryStore:
             return True
 
     def settled(self, request_id: str) -> None:
-        """Record that the task has its result."""
         with self._changed:
             self._unsettled.discard(request_id)
             self._claims.pop(request_id, None)

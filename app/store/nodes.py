@@ -1,7 +1,6 @@
 """Register the deployment's live processes; keep their policy, and locks for periodic jobs.
 
-Heartbeats go in, the live processes come out. A process is a node (kind and name, stable over
-restarts) and an owner (random, one life); its heartbeat prolongs both.
+A process is a node (kind and name, stable over restarts) and an owner (random, one life); its heartbeat prolongs both.
 """
 
 import json
@@ -30,22 +29,21 @@ class Nodes:
         self._policy = Script(client, "policy")
 
     def beat(self, kind: str, name: str, owner: str, *, progress_s: float, info: dict[str, Any]) -> bool:
-        """Prolong the owner's lease; False if another live process has this kind and name.
+        """Prolong the owner's lease; False if another live process has this name, so that the caller must stop.
 
-        The caller must stop then. `progress_s`: wall clock of its last progress.
+        `progress_s`: wall clock of its last progress.
         """
         keys = [self._keys.node(kind, name), self._keys.nodes, self._keys.lease(owner)]
         node = json.dumps(asdict(Node(kind, name, owner, progress_s, info)))
         return bool(self._beat(keys, [f"{kind}:{name}", owner, node, self._lease_ms]))
 
     def live(self, kind: str | None = None) -> list[Node]:
-        """List the processes whose lease has not run out, all or of one kind."""
+        """List the processes whose lease has not expired, all or of one kind."""
         prefix = "" if kind is None else f"{kind}:"
         nodes = self._live([self._keys.nodes], [self._keys.node("", "").removesuffix(":"), prefix])
         return [node for text in nodes if (node := _node(text)) is not None]
 
     def retire(self, kind: str, name: str, owner: str) -> None:
-        """Remove a process from the register at its clean end; its leases end at once."""
         keys = [self._keys.node(kind, name), self._keys.nodes, self._keys.lease(owner)]
         self._retire(keys, [f"{kind}:{name}", owner])
 
@@ -59,7 +57,7 @@ class Nodes:
         return bool(self._policy([self._keys.policy], [policy.version, policy.model_dump_json()]))
 
     def try_lock(self, name: str, ttl_s: float) -> bool:
-        """Take a lock, False if it is taken; it is never released, but runs out after `ttl_s`."""
+        """Take a lock, which is not released but expires after `ttl_s`; False if it is taken."""
         return bool(self._client.set(self._keys.lock(name), "1", nx=True, px=int(ttl_s * 1000)))
 
 
@@ -88,7 +86,6 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def _node(text: str) -> Node | None:
-    """Read a heartbeat; None if it cannot be read."""
     try:
         sent = json.loads(text)
         node = Node(sent["kind"], sent["name"], sent["owner"], float(sent["progress_s"]), sent["info"])

@@ -1,8 +1,7 @@
-"""Define the protocol of a store of requests, `Requests`, and the values that it returns.
+"""Define the protocol of a store of requests, `Requests`: in Redis (`RequestStore`) or in memory (`MemoryStore`).
 
-`RequestStore` (Redis) and `MemoryStore` (one process) keep it. A request's committed tokens are its
-events, laid end to end. Only the owner adds to them, by compare-and-set on their number; any
-process may end a request. Ended is final.
+A request's committed tokens are its events, end to end. Only the owner appends, by compare-and-set on their number; any
+process may end a request, once.
 """
 
 from collections.abc import Callable
@@ -20,8 +19,6 @@ RETRY_AFTER_S = 1.0  # sent to a caller that finds the queue full
 
 
 class Outcome(StrEnum):
-    """The outcome of a commit."""
-
     COMMITTED = "committed"
     STALE = "stale"  # it does not start where the committed tokens end
     FENCED = "fenced"  # another process owns the request now
@@ -30,16 +27,16 @@ class Outcome(StrEnum):
 
 
 class Committed(NamedTuple):
-    """A commit's outcomes, and the items that waited in its owner's mailbox just then."""
+    """A commit's outcomes, and the number of items that waited in its owner's mailbox."""
 
     outcomes: list[Outcome]
     waiting: int
 
 
 class SentCommit(NamedTuple):
-    """A commit under way: whether `read`, which is called once, would not have to wait for its outcomes.
+    """A commit under way. `is_ready`: whether `read`, which is called once, would not have to wait.
 
-    `read` raises StoreUnavailable; whether the commit counted is then not known.
+    `read` raises StoreUnavailable; whether the commit counted is then unknown.
     """
 
     is_ready: Callable[[], bool]
@@ -47,7 +44,7 @@ class SentCommit(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """An active request without a live owner, and the number of owners it outlived without a commit."""
+    """An active request without a live owner; `strikes`: owners that died since its last commit."""
 
     request_id: str
     strikes: int
@@ -56,8 +53,6 @@ class Orphan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A request at one moment."""
-
     record: Record
     status: Status
     tokens: tuple[int, ...]  # generated and committed
@@ -86,27 +81,24 @@ class Requests(Protocol):
     def assign(self, request_id: str, owner: str, target: str = "") -> bool:
         """Make `owner`, which verifies with the target of this id, the owner.
 
-        False if the request has a live owner, has ended, or has tokens of another target. Taking it
-        from a dead owner is a strike; a commit clears all strikes.
+        False if the request has a live owner, has ended, or has tokens of another target. Taking it from a dead owner
+        is a strike; a commit clears all strikes.
         """
 
     def target(self, request_id: str) -> str:
-        """Return the id of the target of the request's last owner; empty before the first."""
+        """Return the id of the last owner's target; empty before the first."""
 
     def owned(self, owner: str) -> set[str]:
         """Return the ids of the owner's active requests."""
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        """Append each event to its request; `finish_reason` ends it.
+        """Append each event to its request; `finish_reason` ends it. Each is committed or not on its own.
 
         The same commit again counts once.
         """
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Send a commit without waiting for its outcomes.
-
-        `mailbox`: the owner's, whose depth comes with them.
-        """
+        """Send a commit without waiting for its outcomes. `mailbox`: the owner's, whose depth comes with them."""
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
         """End a request from outside; False if it had ended. Raises NotFound."""
@@ -115,17 +107,13 @@ class Requests(Protocol):
         """Return the request as it is now. Raises NotFound."""
 
     def events(self, request_id: str, offset: int) -> list[Event]:
-        """Return the events past the first `offset` generated tokens.
+        """Return the events past the first `offset` generated tokens; the first one starts exactly there.
 
-        The first event starts exactly at `offset`. At the end of an ended request, that is the
-        terminal event without tokens. Raises NotFound.
+        At the end of an ended request, that is the terminal event without tokens. Raises NotFound.
         """
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Tell whether the request has ended, waiting up to about `wait_s` for it.
-
-        Cheaper than its events. Raises NotFound.
-        """
+        """Return whether the request has ended, waiting up to about `wait_s` for it. Raises NotFound."""
 
     def orphans(self, count: int = 100) -> list[Orphan]:
         """List active requests without a live owner, the oldest first."""
@@ -134,34 +122,24 @@ class Requests(Protocol):
         """Count the requests that have not ended."""
 
     def unsettled(self) -> list[str]:
-        """List the requests whose submitting task has no result yet, the oldest first.
-
-        Running ones are included.
-        """
+        """List the requests, running ones included, whose task has no result yet, the oldest first."""
 
     def task(self, request_id: str) -> str | None:
-        """Return the `task` that `create` had; None: none, or the request is unknown."""
+        """Return the `task` of `create`, if any."""
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`.
-
-        False if it is settled or claimed.
-        """
+        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
 
     def settled(self, request_id: str) -> None:
         """Record that the task has its result."""
 
 
 def final_status(reason: FinishReason) -> Status:
-    """Return the status of a request that ended for `reason`."""
     return _FINAL[reason]
 
 
 def past(events: list[Event], offset: int) -> list[Event]:
-    """Return the events past the first `offset` tokens: the rest of one event, then those after it.
-
-    A terminal event is kept even if none of its tokens are past.
-    """
+    """Return the events past the first `offset` tokens, a terminal event even if it has none of them."""
     rest = [_cut(event, offset) for event in events]
     return [event for event in rest if event.tokens or event.finish_reason is not None]
 
@@ -192,7 +170,7 @@ _FINAL = {
 class Node:
     """A live process as its last heartbeat described it.
 
-    The entries of `info` that Paceline reads are of the expected kind.
+    The entries of `info` that Paceline reads are of the expected types.
     """
 
     kind: str

@@ -1,8 +1,7 @@
-"""Bound each API key's requests, counted in Redis: the same bounds at every web process.
+"""Bound each API key's requests, counted in Redis for all web processes.
 
-Keys and request ids go in; a call over the bounds raises. The rate is a moving window (the library
-`limits`). Concurrency is counted by the requests themselves: one that is no longer active has
-released its place, however it ended and whichever process was killed meanwhile.
+The rate is a moving window (the library `limits`). Concurrency is the number of the key's active requests, so a request
+that ended, or whose process was killed, holds no place.
 """
 
 import math
@@ -24,7 +23,7 @@ RESERVED_S = 10.0  # a place's time to live while its request is admitted; a web
 
 
 class RateLimits:
-    """The bounds of API keys; a key without any costs no round trip. Any thread may call."""
+    """The bounds of API keys; a key without bounds costs no round trip. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:
         self._client = client
@@ -38,18 +37,17 @@ class RateLimits:
         self._hold = Script(client, "hold")
 
     def take(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """Count requests that are about to be stored; `stored` or `give_back` follows.
+        """Count requests that are about to be stored; `stored` or `give_back` must follow.
 
-        Raises OverLimit (no place is taken then), InvalidRequest (waiting would not help),
-        StoreUnavailable.
+        Raises OverLimit (nothing is counted then), InvalidRequest (waiting would not help), StoreUnavailable.
         """
         bounds = [bound for bound in (key.concurrent, key.rate_per_minute) if bound is not None]
         if bounds and len(request_ids) > min(bounds):
-            raise InvalidRequest("n", f"a call with this key gives at most {min(bounds)} texts, not {len(request_ids)}")
+            raise InvalidRequest("n", f"this API key allows at most {min(bounds)} texts a call, not {len(request_ids)}")
         if key.concurrent is not None:
             args = [key.concurrent, int(RESERVED_S * 1000), self._ttl_ms, *request_ids]
             if not self._hold([self._keys.held(key.name), self._keys.active], args):
-                raise OverLimit(f"at most {key.concurrent} at once", RETRY_AFTER_S)
+                raise OverLimit(f"at most {key.concurrent} texts at once", RETRY_AFTER_S)
         if key.rate_per_minute is not None:
             try:
                 self._count(key.name, key.rate_per_minute, len(request_ids))
@@ -58,10 +56,7 @@ class RateLimits:
                 raise
 
     def stored(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """Let stored requests hold their places until they end, also if their reservation ran out.
-
-        Raises StoreUnavailable.
-        """
+        """Let stored requests hold their places until they end. Raises StoreUnavailable."""
         if key.concurrent is not None:
             pipe = self._client.pipeline(transaction=True)
             pipe.zadd(self._keys.held(key.name), dict.fromkeys(request_ids, 0))
@@ -69,10 +64,6 @@ class RateLimits:
             pipe.execute()
 
     def give_back(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """Release the places of requests that were not stored, or have ended.
-
-        Raises StoreUnavailable.
-        """
         if key.concurrent is not None:
             self._client.zrem(self._keys.held(key.name), *request_ids)
 
@@ -82,4 +73,4 @@ class RateLimits:
             if self._window.hit(rate, name, cost=texts):
                 return
             free_s = self._window.get_window_stats(rate, name).reset_time
-        raise OverLimit(f"at most {most} a minute", max(1.0, math.ceil(free_s - time.time())))
+        raise OverLimit(f"at most {most} texts a minute", max(1.0, math.ceil(free_s - time.time())))

@@ -1,7 +1,4 @@
-"""Share learnt statistics between processes, as decaying sums in Redis, with each heartbeat.
-
-Changes go in, the sums of all processes come out. Knows nothing of what the sums mean.
-"""
+"""Share learnt statistics between processes, as decaying sums in Redis, with each heartbeat."""
 
 import json
 import time
@@ -17,15 +14,12 @@ from app.store.connect import Script
 from app.store.keys import Keys
 
 TTL_S = 30 * 86400.0  # of a group without writes
-MARK_TTL_S = 600.0  # a batch whose reply was lost is sent again long before
+MARK_TTL_S = 600.0  # a batch whose reply was lost is sent again much earlier
 MAX_FIELDS = 16_384  # of a group
 
 
 class SharedStatsStore:
-    """The sums of all groups, in Redis.
-
-    Any thread may call; every method raises StoreUnavailable.
-    """
+    """The sums of all groups, in Redis. Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
         self._client = client
@@ -35,11 +29,10 @@ class SharedStatsStore:
         self._merge = Script(client, "merge")
 
     def load(self, group: str) -> dict[str, list[float]]:
-        """Return all sums of a group, by field."""
         return _sums(cast(dict[str, str], self._client.hgetall(self._keys.sums(group))))
 
     def merge(self, group: str, writer: str, batch: int, changes: Mapping[str, Change]) -> dict[str, list[float]]:
-        """Add a batch, and return the sums of its fields as they are then.
+        """Add a batch, and return the sums of its fields afterwards.
 
         A writer's batches in a group count up from 1; one that is sent again counts once.
         """
@@ -54,29 +47,24 @@ LOAD_EVERY_S = 30.0  # for fields that this process does not write itself
 
 
 class SharedStats(Protocol):
-    """Groups of decaying sums in this process.
+    """Groups of decaying sums in this process. The heartbeat's thread calls, other threads learn."""
 
-    The heartbeat's thread calls, other threads learn.
-    """
-
-    def groups(self) -> Iterable[str]:
-        """Name the groups to share at present."""
-        ...
+    def groups(self) -> Iterable[str]: ...
 
     def changes(self, group: str) -> dict[str, Change]:
         """Take the changes since the last call, as (kept, added) by field; they stay known here."""
         ...
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Take over fields as the store has them, all that `changes` gave so far included.
+        """Replace fields by the store's sums, which include all that `changes` gave so far.
 
-        What was learnt since then goes on top.
+        What was learnt since then is added.
         """
         ...
 
 
 class StatsExchange:
-    """An exchange of one `SharedStats` with the store. Implements `HeartbeatTask`."""
+    """Exchange one `SharedStats` with the store. Implements `HeartbeatTask`."""
 
     def __init__(self, learnt: SharedStats, store: SharedStatsStore) -> None:
         self._learnt = learnt
@@ -88,10 +76,7 @@ class StatsExchange:
         self._beaten_s = float("-inf")
 
     def beat(self) -> None:
-        """Write changes and read the others', at most once in WRITE_EVERY_S.
-
-        Raises StoreUnavailable; the next call sends what this one could not.
-        """
+        """Write changes and read the others', at most once in WRITE_EVERY_S. Raises StoreUnavailable."""
         now = time.monotonic()
         if now - self._beaten_s < WRITE_EVERY_S:
             return
@@ -101,7 +86,7 @@ class StatsExchange:
             self._write(group)
 
     def close(self) -> None:
-        """Write all changes at once, before the process ends. Raises StoreUnavailable."""
+        """Write all changes before the process ends. Raises StoreUnavailable."""
         for group in list(self._learnt.groups()):
             self._write(group)  # again what may not have arrived,
             self._write(group)  # then what was learnt since
@@ -126,7 +111,7 @@ class StatsExchange:
 
 
 def _sums(fields: Mapping[str, str]) -> dict[str, list[float]]:
-    """Keep the fields that can be read: another version may have written others."""
+    """Keep the readable fields: another version may have written others."""
     found = {field: _vector(text) for field, text in fields.items()}
     return {field: vector for field, vector in found.items() if vector is not None}
 

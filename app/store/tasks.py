@@ -1,8 +1,6 @@
 """Queue requests of Celery tasks while the deployment is full, and store their progress.
 
-JSON items go in and come out: a list a priority, the oldest first. An item is removed only after
-its outcome is stored: a crash in between does it again, and admitting a known request changes
-nothing.
+An item is removed after its outcome is stored: a crash in between repeats it, which changes nothing.
 """
 
 from collections.abc import Sequence
@@ -21,35 +19,31 @@ PRIORITIES = ("high", NORMAL, "low")  # the first goes before the others
 
 
 class WaitingRoom:
-    """A queue of JSON items, which it does not read. Any thread may call."""
+    """A queue of JSON items for each priority. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
         self._lists = {priority: Keys(namespace).waiting(priority) for priority in PRIORITIES}
 
     def put(self, item: str, priority: str = NORMAL) -> None:
-        """Append an item. Raises QueueFull, StoreUnavailable."""
         waiting = len(self)
         if waiting >= MAX_WAITING:
             raise QueueFull(waiting, RETRY_AFTER_S)
         self._client.rpush(self._lists[priority], item)
 
     def first(self, priority: str = NORMAL) -> str | None:
-        """Return the item of this priority that has waited longest; None: none waits."""
         found = self._client.lindex(self._lists[priority], 0)
         return None if found is None else str(found)
 
     def items(self) -> list[tuple[str, str]]:
-        """List all items as (priority, item)."""
         lists = {priority: self._client.lrange(key, 0, -1) for priority, key in self._lists.items()}
         return [(priority, str(item)) for priority, items in lists.items() for item in items]
 
     def remove(self, item: str, priority: str = NORMAL) -> None:
-        """Remove an item whose outcome is stored."""
         self._client.lrem(self._lists[priority], 1, item)
 
     def before(self, priority: str) -> int:
-        """Count the items that go before one that comes now with this priority."""
+        """Count the items that go before a new one of this priority."""
         return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:
@@ -63,7 +57,7 @@ class WaitingRoom:
 
 
 class ProgressStore:
-    """The progress of tasks, written where Celery looks for it. Any thread may call."""
+    """The progress of tasks, written where Celery looks for it. Every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
@@ -71,7 +65,7 @@ class ProgressStore:
         self._tell = Script(client, "tell")
 
     def tokens(self, request_ids: Sequence[str]) -> dict[str, int]:
-        """Count the generated tokens of those requests that are active. Raises StoreUnavailable."""
+        """Count the generated tokens of those requests that are active."""
         pipe = self._client.pipeline(transaction=False)
         for request_id in request_ids:
             pipe.hmget(self._keys.request(request_id), "status", "length")
@@ -79,8 +73,5 @@ class ProgressStore:
         return {request_id: int(length) for request_id, (status, length) in found if status == Status.ACTIVE}
 
     def tell(self, request_id: str, key: str, text: str, ttl_s: int) -> bool:
-        """Set `key` and publish on it, as Celery's backend does; False if the request has ended.
-
-        Raises StoreUnavailable.
-        """
+        """Set `key` and publish on it, as Celery's backend does; False if the request has ended."""
         return bool(self._tell([self._keys.request(request_id), key], [text, ttl_s]))

@@ -1,7 +1,6 @@
-"""Keep timelines of recent requests: each process's spans of work on them, and their progress.
+"""Keep the timelines of recent requests: spans of work, and progress.
 
-Spans and facts go in and come out. A timeline has a name that leads back to no request, so that a
-viewer cannot read its text.
+A timeline's name does not lead back to its request, so a viewer cannot read the request's text.
 """
 
 import json
@@ -22,10 +21,7 @@ MOST_SPANS = 1024  # of a request; past it the first ones are dropped
 
 
 class TraceSpan(NamedTuple):
-    """A piece of work on a request, in seconds of the wall clock.
-
-    `sequences` were in the same batch.
-    """
+    """A piece of work on a batch of `sequences`, in seconds of the wall clock."""
 
     start_s: float
     end_s: float
@@ -36,7 +32,7 @@ class TraceSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """An addition to a timeline: spans, and facts by name (JSON each) that replace those known."""
+    """An addition to a timeline: spans, and facts by name (JSON each) that replace known ones."""
 
     name: str
     facts: Mapping[str, str]
@@ -44,12 +40,11 @@ class Trace:
 
 
 def trace_name(request_id: str) -> str:
-    """Return the name of a request's timeline."""
     return sha256(request_id.encode()).hexdigest()[:12]
 
 
 class Traces:
-    """The timelines of `most` requests, in Redis. Any thread may call."""
+    """The timelines of the `most` latest requests, in Redis. Any thread may call."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, most: int = MOST_REQUESTS) -> None:
         self._client = client
@@ -58,18 +53,17 @@ class Traces:
         self._trace = Script(client, "trace")
 
     def add(self, traces: Iterable[Trace]) -> None:
-        """Write additions, in one call. Raises StoreUnavailable."""
         items = [
             [trace.name, [part for fact in trace.facts.items() for part in fact], [json.dumps(s) for s in trace.spans]]
             for trace in traces
         ]
-        if items and self._most:
+        if items:
             numbers = [int(time.time() * 1000), self._most, MOST_SPANS, int(TTL_S * 1000)]
             prefixes = [self._keys.trace(""), self._keys.about("")]
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
 
     def recent(self, count: int) -> dict[str, dict[str, str]]:
-        """Return the facts of the requests worked on last, by name, the latest first."""
+        """Return the facts of the latest requests, by name."""
         names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
         pipe = self._client.pipeline(transaction=False)
         for name in names:
@@ -77,6 +71,6 @@ class Traces:
         return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
 
     def spans(self, name: str) -> list[TraceSpan]:
-        """Return a timeline's spans, each process's in order; none if it is not known."""
+        """Return a timeline's spans, each process's in order."""
         texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
         return [TraceSpan(*json.loads(text)) for text in texts]

@@ -1,6 +1,6 @@
 """Record a verifier's events and count them: what the metrics and the requests' timelines show.
 
-The thread that runs steps only records; the heartbeat's thread counts. Decides nothing.
+The thread that runs steps only records; the heartbeat's thread counts.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -9,8 +9,6 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-
-import msgspec
 
 from app.counters import Counters
 from app.messages import Event, FinishReason, Record, Stats
@@ -36,18 +34,11 @@ from app.metrics import (
     TOKENS,
     TREE,
 )
-from app.state import Tree
+from app.round_observer import AskedDraft, RoundObserver, VerifiedStep
+from app.state import Sequence, Tree
 
 MOST_EVENTS = 16_384  # far more than a heartbeat's period can hold
 MOST_REQUESTS = 64
-
-
-class VerifiedTree(msgspec.Struct, frozen=True, gc=False):
-    """A tree and its verdict: the accepted nodes, and the number of tokens that it commits."""
-
-    tree: Tree
-    path: list[int]
-    committed: int
 
 
 @dataclass(slots=True)
@@ -61,7 +52,7 @@ class RequestProgress:
     reason: FinishReason | None = None
 
 
-class VerifierMetrics:
+class VerifierMetrics(RoundObserver):
     """The events of one verifier; without `counters` none is kept. Implements `HeartbeatTask`."""
 
     def __init__(self, counters: Counters | None = None) -> None:
@@ -92,38 +83,41 @@ class VerifierMetrics:
         if tokens:
             self._record(self._count_by, REUSED_TOKENS, tokens)
 
-    def record_started(self, records: Iterable[Record], now_s: float) -> None:
-        """Record the requests of the step that begins."""
+    def on_start(self, sequences: Iterable[Sequence], now_s: float) -> None:
+        """Record the requests that are in a step for the first time."""
         if self._fresh:
-            for record in records:
+            for sequence in sequences:
+                record = sequence.record
                 if record.id in self._fresh:
                     self._fresh.discard(record.id)
                     self._record(self._count_begun, record.id, record.created_s, now_s)
 
-    def record_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
-        """Record a step that is done; `rounds` are those of its sequences whose prompt is read."""
-        self._record(self._count_step, sequences, rows, took_s, rounds)
-
-    def record_failed(self) -> None:
+    def on_failure(self) -> None:
         """Record a failed step."""
         self._record(self._count_by, STEP_ERRORS, 1)
 
-    def record_committed(self, record: Record, event: Event) -> None:
+    def on_asked(self, asked: Listed[AskedDraft]) -> None:
+        """Record the drafters of each draft."""
+        self._record(self._count_asked, [draft.drafters for draft in asked])
+
+    def on_trees(self, trees: int, came_s: float, waited_s: float) -> None:
+        """Record how long trees were waited for."""
+        self._record(self._count_trees, waited_s, trees)
+
+    def on_step(self, step: VerifiedStep, host_s: float) -> None:
+        """Record a step that is done."""
+        rounds = [(one.entry.tree, one.verdict.path, len(one.tokens)) for one in step.rounds]
+        self._record(self._count_step, len(step.entries), step.rows, step.took_s, rounds)
+
+    def on_commit(self, sequence: Sequence, event: Event) -> None:
         """Record an event that the store has."""
-        self._record(self._count_committed, record.id, record.created_s, event)
+        self._record(self._count_committed, sequence.record.id, sequence.record.created_s, event)
 
-    def record_asked(self, drafters: Listed[tuple[str, ...]]) -> None:
-        """Record the drafters of each sequence of one round."""
-        self._record(self._count_asked, drafters)
-
-    def record_trees(self, took_s: float, trees: int) -> None:
-        """Record trees that came, so long after they were asked for."""
-        self._record(self._count_trees, took_s, trees)
-
-    def record_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
+    def on_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
         """Record a sequence that left this verifier before its end."""
+        record = sequence.record
         self._fresh.discard(record.id)
-        self._record(self._count_left, record.id, record.created_s, tokens, stats, reason)
+        self._record(self._count_left, record.id, record.created_s, tokens, sequence.stats, reason)
 
     def drain(self) -> dict[str, RequestProgress]:
         """Take the progress changed since the last call, by request. For the heartbeat's thread.
@@ -148,21 +142,23 @@ class VerifierMetrics:
         self._started[request_id] = now_s
         self._of(request_id, created_s)
 
-    def _count_step(self, sequences: int, rows: int, took_s: float, rounds: Listed[VerifiedTree]) -> None:
+    def _count_step(
+        self, sequences: int, rows: int, took_s: float, rounds: Listed[tuple[Tree, list[int], int]]
+    ) -> None:
         counters = self._counters
         counters.observe(STEP, took_s)
         counters.observe(BATCH, sequences)
         counters.observe(PACKED, rows)
         drafted, accepted = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
-        for one in rounds:
-            counters.observe(ACCEPTED_LENGTH, one.committed)
-            _add_draft(one.tree, frozenset(one.path[: one.committed]), drafted, accepted)
+        for tree, path, committed in rounds:
+            counters.observe(ACCEPTED_LENGTH, committed)
+            _add_draft(tree, frozenset(path[:committed]), drafted, accepted)
         for metric, counts in ((DRAFTED, drafted), (ACCEPTED, accepted)):
             for (drafter, position), count in counts.items():
                 counters.count(metric, drafter, str(position), by=count)
         if rounds:
             counters.count(AT_LOAD, _load(sequences), by=len(rounds))
-            counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(one.tree) for one in rounds))
+            counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(tree) for tree, _, _ in rounds))
 
     def _count_committed(self, request_id: str, created_s: float, event: Event) -> None:
         counters, stats = self._counters, event.stats

@@ -1,19 +1,20 @@
 """Measure a verifier's work, for its heartbeat and for the load that the controller reads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.load import VerifierLoad
-from app.messages import DrafterStats, Record
-from app.state import Sequence, Tree
+from app.messages import DrafterStats, FinishReason, Record
+from app.round_observer import AskedDraft, RoundObserver, VerifiedStep
+from app.state import Sequence
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.metrics import VerifierMetrics
 
 DECAY = 0.9  # of the past with each round
 
 
-class VerifierStats:
+class VerifierStats(RoundObserver):
     """Keep decaying means and counters of one verifier; another thread than the recording one may read them."""
 
     def __init__(self, measured: MeasuredTarget, asked_rounds: Mapping[str, int], metrics: VerifierMetrics) -> None:
@@ -26,6 +27,7 @@ class VerifierStats:
         self._rounds = self._tokens = 0.0
         self._by_drafter: dict[str, tuple[int, int]] = {}  # tokens drafted, and right
         self._later_rounds = self._model_rounds = 0
+        self._asked_models: set[str] = set()  # requests for whose present round a model is asked
 
     @property
     def prompt_tokens(self) -> int:
@@ -44,7 +46,7 @@ class VerifierStats:
 
     @property
     def model_rounds(self) -> int:
-        """Count those of them for which a model drafter was asked, and not skipped as tables were sure enough."""
+        """Count those of them for which a model drafter was asked."""
         return self._model_rounds
 
     def record_adopted(self, record: Record, tokens: int, *, is_new: bool) -> None:
@@ -57,17 +59,26 @@ class VerifierStats:
         self._reused_tokens += tokens
         self.metrics.record_reused(tokens)
 
-    def record_waits(self, seconds: float, drafts: int) -> None:
-        """Record that so many drafts came `seconds` after they were asked for, in time or not."""
-        waits, waited_s = self._waits, self._waited_s
-        for _ in range(drafts):
-            waits, waited_s = waits * DECAY + 1.0, waited_s * DECAY + seconds
-        self._waits, self._waited_s = waits, waited_s
+    def on_asked(self, asked: Listed[AskedDraft]) -> None:
+        """Record the sequences that wait for a model."""
+        self._asked_models.update(draft.sequence.record.id for draft in asked if draft.has_models)
 
-    def record_verified(self, trees: Iterable[tuple[Tree, list[int]]]) -> None:
+    def on_trees(self, trees: int, came_s: float, waited_s: float) -> None:
+        """Record how long trees took to come, in time or not."""
+        waits, total_s = self._waits, self._waited_s
+        for _ in range(trees):
+            waits, total_s = waits * DECAY + 1.0, total_s * DECAY + came_s
+        self._waits, self._waited_s = waits, total_s
+
+    def on_verdict(self, step: VerifiedStep) -> None:
         """Record trees, as they were verified, and the nodes of each that were right."""
         by_drafter, rounds, tokens = self._by_drafter, self._rounds, self._tokens
-        for tree, path in trees:
+        for one in step.rounds:
+            tree, path, request_id = one.entry.tree, one.verdict.path, one.sequence.record.id
+            if one.sequence.generated:
+                self._later_rounds += 1
+                self._model_rounds += request_id in self._asked_models
+            self._asked_models.discard(request_id)
             if not tree.tokens:
                 continue
             rounds = rounds * DECAY + 1.0
@@ -77,10 +88,9 @@ class VerifierStats:
                 by_drafter[name] = old_drafted + drafted, old_right + right
         self._rounds, self._tokens = rounds, tokens
 
-    def record_later_rounds(self, rounds: int, with_models: int) -> None:
-        """Record verdicts after a sequence's first token, and for how many of these rounds a model was asked."""
-        self._later_rounds += rounds
-        self._model_rounds += with_models
+    def on_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
+        """Remove the sequence."""
+        self._asked_models.discard(sequence.record.id)
 
     def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
         """Describe the verifier for its heartbeat, with the sequences that it holds now."""

@@ -6,9 +6,7 @@ from collections.abc import Sequence as Listed
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import add
-from typing import Final, Self
-
-import msgspec
+from typing import Final, NamedTuple, Self
 
 from app.clock import SYSTEM, Clock
 from app.engine.step_costs import StepCosts
@@ -18,7 +16,9 @@ from app.load import VerifierLoad
 from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, Record, Status, TreeMessage
 from app.policy import Policy
-from app.scheduler.compose import compose, wait_s
+from app.round_observer import RoundObserver, VerifiedRound, VerifiedStep
+from app.scheduler.compose import TAIL_TOKENS, compose, wait_s
+from app.scheduler.prefill import prefill_s
 from app.scheduler.tree_budget import BatchSelection
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.speculation import Speculation
@@ -28,8 +28,9 @@ from app.state import BatchEntry, Sequence, Verdict
 from app.store.protocol import Outcome, Requests
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.memory import OutOfMemoryRetry, is_out_of_memory
-from app.verifier.metrics import VerifiedTree
 from app.verifier.pending_commit import PendingCommit
+from app.verifier.sequences import Sequences
+from app.verifier.stats import VerifierStats
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,8 @@ class _Running:
     reading_s: float
     num_rows: int
     num_silent: int  # of its rows: a prompt's but its last, which have no logits
-    num_trees: int
     is_decoding: bool  # no entry is a chunk of a prompt
     verdicts: list[Verdict | None] | None = None
-    accepted_s: float = 0.0  # wall clock when its tokens were taken in
 
     @classmethod
     def of(cls, works: list[BatchEntry], launched: LaunchedStep, costs: StepCosts) -> Self:
@@ -60,22 +59,16 @@ class _Running:
         reading_s = costs.reading.step_s(zip([work.start for work in works], rows, strict=True))
         finals = [work.final for work in works].count(True)
         silent = sum(tokens) - finals
-        trees = len(works) - nodes.count(0)
-        return cls(works, launched, costs, reading_s, sum(rows), silent, trees, finals == len(works))
-
-    @property
-    def expected_s(self) -> float:
-        """Return the seconds that it is expected to take."""
-        return self.costs.seconds(self.num_rows, self.num_silent) + self.reading_s
+        return cls(works, launched, costs, reading_s, sum(rows), silent, finals == len(works))
 
 
-class _Accepted(msgspec.Struct, frozen=True, gc=False):
-    """A sequence's part of a collected step, accepted and not yet committed."""
+class _Uncommitted(NamedTuple):
+    """A collected step, with the conclusion of each of its rounds, and when its tokens were taken in (wall clock)."""
 
-    sequence: Sequence
-    work: BatchEntry
-    verdict: Verdict
-    conclusion: Conclusion
+    step: VerifiedStep
+    conclusions: list[Conclusion]
+    accepted_s: float
+    host_s: float
 
 
 class Verifier:
@@ -90,7 +83,9 @@ class Verifier:
         mailbox: str,
         store: Requests,
         measured: MeasuredTarget,
+        sequences: Sequences,
         speculation: Speculation,
+        stats: VerifierStats,
         selection: BatchSelection,
         *,
         target_id: str = "",
@@ -105,13 +100,13 @@ class Verifier:
         self.owner: Final = owner
         self.target_id: Final = target_id
         self.target: Final = measured.target
+        self.sequences: Final = sequences
         self.speculation: Final = speculation
-        self.sequences: Final = speculation.sequences
-        self.stats: Final = speculation.stats
+        self.stats: Final = stats
+        self._observers: tuple[RoundObserver, ...] = (stats, stats.metrics, speculation)
         self._store = store
         self._costs = measured.costs
         self._early_exit = measured.early_exit
-        self._metrics = self.stats.metrics
         self._selection = selection
         self._on_exhausted = on_exhausted
         self._clock = clock
@@ -120,7 +115,7 @@ class Verifier:
         self._chunk_tokens = measured.chunk_tokens
         self._policy = self._on_device(Policy())
         self._running: _Running | None = None
-        self._uncommitted: tuple[_Running, list[_Accepted]] | None = None
+        self._uncommitted: _Uncommitted | None = None
         self._left: list[DraftJob] = []  # jobs that the next `collect` returns
         self._host_s = 0.0  # beside the target, since the last step was collected
         self._ended: list[Record] = []
@@ -151,12 +146,10 @@ class Verifier:
 
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
-        pending = self.speculation.pending
         errors = {
             "step": self._costs.error.value,
             "exit": self._early_exit.error.value,
-            "drafts": pending.error.value,
-            "guesses": pending.guess_error.value,
+            "drafts": self.speculation.pending.error,
         }
         split = self.speculation.split._asdict()
         return {**self.stats.report(self.sequences.all()), "cost_errors": errors, "split": split}
@@ -193,7 +186,7 @@ class Verifier:
                 continue  # by its own last token, most likely: the outcome tells
             sequence = self._stop(request_id)
             if sequence is not None:
-                self._record_left(sequence, FinishReason.CANCELLED)
+                self._record_left(sequence, sequence.generated, FinishReason.CANCELLED)
 
     def receive(self, trees: Iterable[TreeMessage]) -> None:
         """Receive fused drafts."""
@@ -233,13 +226,12 @@ class Verifier:
         began_s = self._clock.perf_counter()
         works = self._stepped = self._compose(now_s)
         if works:
-            self._metrics.record_started((self._sequence(work).record for work in works), self._clock.time())
+            for observer in self._observers:
+                observer.on_start(map(self._sequence, works), self._clock.time())
             self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
             try:
                 costs = self._costs.at(self._costs.split)
-                launched_s = self._clock.monotonic()
-                running = self._running = _Running.of(works, self.target.launch(works), costs)
-                self.speculation.record_step(launched_s, running.expected_s)
+                self._running = _Running.of(works, self.target.launch(works), costs)
             except Exception as error:  # one request's failure must not end the others
                 self._isolate(works, error)
         self._host_s += self._clock.perf_counter() - began_s
@@ -270,9 +262,11 @@ class Verifier:
         if running is None or running.verdicts is None:
             return jobs
         self._running = None
-        jobs += self._accept(running, running.verdicts)
-        self._host_s += self._clock.perf_counter() - began_s - waited_s
-        self._record_host(running, waited_s)
+        done = self._accept(running, running.verdicts)
+        jobs += self._request_drafts([one.sequence for one in done.step.rounds if not one.sequence.is_over])
+        hidden_s = max(0.0, running.launched.took_s - waited_s)  # the host worked beside the target
+        host_s = self._host_s + self._clock.perf_counter() - began_s - waited_s - hidden_s
+        self._uncommitted, self._host_s = done._replace(host_s=max(0.0, host_s)), 0.0
         return jobs
 
     def commit(self) -> None:
@@ -283,18 +277,18 @@ class Verifier:
         if self._uncommitted is None:
             return
         began_s = self._clock.perf_counter()
-        (running, final), self._uncommitted = self._uncommitted, None
+        done, self._uncommitted = self._uncommitted, None
         events: list[tuple[Sequence, Event]] = []
-        for one in final:
+        for one, conclusion in zip(done.step.rounds, done.conclusions, strict=True):
             sequence = one.sequence
-            event = event_of(one.conclusion, sequence.stats, one.work.tree, one.verdict, running.accepted_s)
+            event = event_of(conclusion, sequence.stats, one.entry.tree, one.verdict, done.accepted_s)
             sequence.stats = event.stats
             events.append((sequence, event))
-        trees = [VerifiedTree(one.work.tree, one.verdict.path, len(one.conclusion.tokens)) for one in final]
-        self._metrics.record_step(len(running.works), running.num_rows, running.launched.took_s, trees)
         try:
             self._pending_commit.send(events)
         finally:
+            for observer in self._observers:
+                observer.on_step(done.step, done.host_s)
             self._host_s += self._clock.perf_counter() - began_s
 
     def _compose(self, now_s: float) -> list[BatchEntry]:
@@ -312,15 +306,15 @@ class Verifier:
         )
         return self.sequences.reserve(batch)
 
-    def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> list[DraftJob]:
-        """Take the step's tokens in, without those of sequences that left since; ask for the next drafts."""
+    def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> _Uncommitted:
+        """Take the step's tokens in, without those of sequences that left since."""
         works, took_s, costs = running.works, running.launched.took_s, running.costs
         self._early_exit.update(works, verdicts)
         if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
             costs.correct(running.num_rows, whole_s, running.reading_s, running.num_silent)
-        running.accepted_s = self._clock.time()
-        final: list[_Accepted] = []
+        rounds: list[VerifiedRound] = []
+        conclusions: list[Conclusion] = []
         for work, verdict in zip(works, verdicts, strict=True):
             sequence = self.sequences.find(work.sequence.id)
             if sequence is None or sequence.kv is not work.sequence:  # ended or lost meanwhile
@@ -328,18 +322,29 @@ class Verifier:
             elif verdict is None:
                 self.target.cover(work.sequence, work.start + len(work.tokens))
             else:
-                final.append(_Accepted(sequence, work, verdict, conclude(sequence, verdict)))
-        self._advance(final, running.accepted_s)
-        self._uncommitted = running, final
-        going_on = [one.sequence for one in final if not one.sequence.is_over]
-        return self.speculation.request_drafts(going_on, self._policy)
+                conclusions.append(conclude(sequence, verdict))
+                rounds.append(VerifiedRound(sequence, work, verdict, conclusions[-1].tokens))
+        done = _Uncommitted(
+            VerifiedStep(works, rounds, running.num_rows, took_s), conclusions, self._clock.time(), host_s=0.0
+        )
+        self._advance(done)
+        return done
+
+    def _request_drafts(self, sequences: list[Sequence]) -> list[DraftJob]:
+        """Ask for drafts; the verifier may read the prompts that wait while these sequences do."""
+        prompts_s = 0.0
+        if len(self.sequences) > len(sequences):
+            prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
+            prompts_s = prefill_s(prompts, self._policy, self._costs, self._costs.seconds(len(sequences)))
+        return self.speculation.request_drafts(sequences, self._policy, prompts_s)
 
     def _settle(self) -> list[DraftJob]:
         """Hear of the last commit, if one is pending; drop sequences that ended or are lost."""
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
-                self._metrics.record_committed(sequence.record, event)
+                for observer in self._observers:
+                    observer.on_commit(sequence, event)
                 if event.finish_reason is not None:
                     tokens, rounds = event.offset + len(event.tokens), event.stats.rounds
                     log.info(
@@ -347,7 +352,7 @@ class Verifier:
                     )
             elif self._runs(sequence):
                 log.info("commit %s, letting go", outcome, extra=of(sequence.record.id))
-                self._metrics.record_left(sequence.record, event.offset, sequence.stats, FinishReason.CANCELLED)
+                self._record_left(sequence, event.offset, FinishReason.CANCELLED)
             if outcome is not Outcome.COMMITTED or event.finish_reason is not None:
                 jobs += self._end(sequence)
         return jobs
@@ -374,34 +379,28 @@ class Verifier:
     def _runs(self, sequence: Sequence) -> bool:
         return self.sequences.find(sequence.record.id) is sequence
 
-    def _advance(self, final: list[_Accepted], now_s: float) -> None:
-        """Let each sequence go on behind its verdict, and learn from all of them. `now_s`: wall clock."""
-        self.stats.record_verified([(one.work.tree, one.verdict.path) for one in final])
-        self.speculation.record_verdicts([(one.sequence, one.conclusion.tokens) for one in final])
+    def _advance(self, done: _Uncommitted) -> None:
+        """Tell the verdicts, and let each sequence go on behind its own."""
+        for observer in self._observers:
+            observer.on_verdict(done.step)
         accept = self.target.accept
-        for one in final:
-            sequence, verdict, tokens = one.sequence, one.verdict, one.conclusion.tokens
-            accept(one.work, verdict.path)
+        for one, conclusion in zip(done.step.rounds, done.conclusions, strict=True):
+            sequence, verdict, tokens = one.sequence, one.verdict, one.tokens
+            accept(one.entry, verdict.path)
             kv = sequence.kv
             kv.tokens += tokens
             kv.state = verdict.state if len(tokens) == len(verdict.tokens) else None
-            sequence.last_token_s = now_s
-            sequence.is_over = one.conclusion.finish_reason is not None
-        requests = [one.sequence.record.id for one in final]
+            sequence.last_token_s = done.accepted_s
+            sequence.is_over = conclusion.finish_reason is not None
+        requests = [one.sequence.record.id for one in done.step.rounds]
         self.sequences.clear(requests)
         self._memory_retry.remove(*requests)
-
-    def _record_host(self, running: "_Running", waited_s: float) -> None:
-        """Learn what the round took beside the target: the host's seconds that it did not work meanwhile."""
-        hidden_s = max(0.0, running.launched.took_s - waited_s)
-        host_s, self._host_s = max(0.0, self._host_s - hidden_s), 0.0
-        if running.is_decoding:
-            self.speculation.record_host(len(running.works), running.num_trees, host_s)
 
     def _isolate(self, works: list[BatchEntry], error: Exception) -> None:
         """Run a failed step's sequences one by one, until the one at fault fails alone."""
         log.exception("a step of %d sequences failed", len(works))
-        self._metrics.record_failed()
+        for observer in self._observers:
+            observer.on_failure()
         for work in works:
             self.target.invalidate(work)
             if work.sequence.id in self.sequences:
@@ -416,8 +415,9 @@ class Verifier:
             return
         with suppress(NotFound):
             self._store.end(sequence.record.id, FinishReason.ERROR, f"the target failed on this request: {error}")
-        self._record_left(sequence, FinishReason.ERROR)
+        self._record_left(sequence, sequence.generated, FinishReason.ERROR)
         self._left += self._end(sequence)
 
-    def _record_left(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._metrics.record_left(sequence.record, sequence.generated, sequence.stats, reason)
+    def _record_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
+        for observer in self._observers:
+            observer.on_left(sequence, tokens, reason)

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from app.errors import MessageError
-from app.messages import FUSE, DraftJob, Settle, ToDrafter, ToFuser, ToVerifier, TreeMessage, mailbox_of
+from app.messages import FUSE, DraftJob, DraftReport, Settle, ToDrafter, ToFuser, ToVerifier, TreeMessage, mailbox_of
 from app.request import Sampling
 from app.store.keys import Keys
 from bench.chaos.deployment import Site, active, client, mailboxes_of
@@ -209,9 +209,8 @@ def _tree(request_id: str, base: int, lie: int = 0) -> TreeMessage:
         parents=parents,
         survival=(sure,) * len(tokens),
         proposers=(("liar",),) * len(tokens),
-        models_s=-1.0,
-        skipped=(),
         confidence={"liar": sure},
+        reports={"liar": DraftReport(guess_s=-1.0, guessed=10**9, read_s=sure, read_tokens=-3, seen=10**9)},
     )
 
 

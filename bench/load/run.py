@@ -2,8 +2,8 @@
 
 Most scenarios send prompts of five domains to a deployment of their own, or to a running one at --url. They report
 time to first token, time per output token, the whole request (p50, p95, p99), tokens/s, goodput under an objective,
-refusals, acceptance and draft waste; of a deployment of their own also each node's busy share and how far each
-verifier's expected costs are off. With several --arms the same requests are sent for each, in turn.
+refusals, acceptance and draft waste; of a deployment of their own also the busy share of each kind of process and how
+far each verifier's expected costs are off. With several --arms the same requests are sent for each, in turn.
 """
 
 import argparse
@@ -11,8 +11,8 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from contextlib import contextmanager, nullcontext
@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
+from app.counters import series
 from app.errors import InvalidRequest
 from app.local.instance import Instance
+from app.metrics import BUSY, GROUP
 from app.policy import Policy
 from bench.chaos.deployment import Site, enter
 from bench.help import Defaults
@@ -30,12 +32,11 @@ from bench.help import parser as parser_of
 from bench.load import meanwhile, start
 from bench.load.arrivals import Arrival, gamma, poisson, ramp, steps, trace
 from bench.load.client import ARMS, UNSTEERED, run
-from bench.load.report import Figures, Served, Slo, figures, parts, recovered_s, table
+from bench.load.report import Figures, Slo, figures, parts, recovered_s, table
 from bench.load.watcher import Watcher, grew, growth_table
 from bench.prompts import add_prompts_file
 from bench.report_header import heading
 from bench.systems import ALIKE, INSTANCE, start_server, stop_server
-from bench.timeline import active, busy, read
 
 ARRIVALS = {  # scenarios: what they are, and the flags of their own
     "poisson": ("requests at independent times; one load for each --rate", ("rate",)),
@@ -64,6 +65,7 @@ DEFAULTS = {  # where they differ from the flags' own
 ONE_ARM = ("overload", "soak", "meanwhile")
 # Bounded caches that would fill only after hours: the records of ended requests, and the target's KV cache.
 SMALL_CACHES = {"PACELINE_REQUEST_TTL_S": "300", "PACELINE_KV_BYTES": str(2**29)}
+REPORTED_S = 1.5  # until each process has written its counters with a heartbeat
 FOLLOWED_S = 2.0  # until a tick that was under way has ended, and until verifiers follow a policy
 
 
@@ -88,11 +90,11 @@ def main(argv: Listed[str] | None = None) -> int:
         os.environ["PACELINE_MAX_ACTIVE_REQUESTS"] = str(args.admit)
     found: list[Figures] = []
     new = count()
-    with deployment(args.url) as (url, spans):
+    with deployment(args.url) as (url, is_own):
         for rate, load in loads.items():
             for arm in args.arms:
                 with first_policy() if arm == UNSTEERED else nullcontext():
-                    found.append(measure(url, spans, load, rate, new, args, arm) | {"rate": rate, "arm": arm})
+                    found.append(measure(url, is_own, load, rate, new, args, arm) | {"rate": rate, "arm": arm})
                 print(table([found[-1], *found[-1].get("parts", [])]), flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     about = {"scenario": args.scenario, "settings": {name: os.environ.get(name) for name in SMALL_CACHES}}
@@ -176,7 +178,7 @@ def part_rates(args: argparse.Namespace, rate: float) -> list[float]:
 
 def measure(
     url: str,
-    spans: Path | None,
+    is_own: bool,
     load: Listed[Arrival],
     rate: float,
     new: "count[int]",
@@ -188,6 +190,7 @@ def measure(
     watcher = Watcher(instance.running, args.every) if args.every else None
     if watcher is not None:
         watcher.start()
+    before_s = _busy_s() if is_own else {}
     served, took_s = run(url, load, arm, new, args.texts, args.seconds if args.scenario == "closed" else 0.0)
     found = figures(served, took_s, args.slo)
     if watcher is not None:
@@ -197,26 +200,23 @@ def measure(
         found["parts"] = parts(served, part_rates(args, rate), args.seconds, args.slo)
     if args.scenario == "overload":
         found["recovered_s"] = recovered_s(served, args.seconds / 3, args.seconds * 2 / 3)
-    if spans is not None:
-        found["busy"] = _busy(spans, served)
+    if is_own:
+        found["busy"] = _busy(before_s, took_s)
         verifiers = own_site().deployment.nodes.live("verify")
         found["cost_errors"] = {node.name: node.info["cost_errors"] for node in verifiers}
     return found
 
 
 @contextmanager
-def deployment(url: str | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield URL and folder of spans of the instance to load; start and stop one where no URL is given."""
+def deployment(url: str | None) -> Iterator[tuple[str, bool]]:
+    """Yield the URL of the instance to load, and whether it is started and stopped here: if no URL is given."""
     if url is not None:
-        yield url.rstrip("/"), None
+        yield url.rstrip("/"), False
         return
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["PACELINE_SPANS"] = folder
-        try:
-            yield start_server(), Path(folder)
-        finally:
-            del os.environ["PACELINE_SPANS"]
-            stop_server()
+    try:
+        yield start_server(), True
+    finally:
+        stop_server()
 
 
 def own_site() -> Site:
@@ -241,12 +241,18 @@ def first_policy() -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _busy(folder: Path, served: Listed[Served]) -> dict[str, float]:
-    """Return the busy share of each node while this load ran."""
-    now_s, last_s = time.time(), max((one.end_s for one in served), default=0.0)
-    time.sleep(1.0)  # the workers write what they did with their heartbeat
-    found = busy(active(read(folder)), now_s - last_s, now_s)
-    return {node: round(part, 3) for node, part in found.items()}
+def _busy_s() -> dict[str, float]:
+    """Return the seconds that the instance's processes have worked so far, by kind."""
+    found = {series(name): sums for name, sums in own_site().deployment.shared_stats.load(GROUP).items()}
+    return {key[1][0]: sums[0] for key, sums in found.items() if key is not None and key[0] == BUSY.name}
+
+
+def _busy(before_s: dict[str, float], took_s: float) -> dict[str, float]:
+    """Return the busy share of each kind of process since then, as a mean over its processes."""
+    time.sleep(REPORTED_S)
+    nodes = Counter(node.kind for node in own_site().deployment.nodes.live())
+    worked_s = {kind: now_s - before_s.get(kind, 0.0) for kind, now_s in _busy_s().items()}
+    return {kind: round(worked_s[kind] / (took_s * nodes[kind]), 3) for kind in worked_s if nodes[kind]}
 
 
 if __name__ == "__main__":

@@ -23,9 +23,10 @@ from urllib.parse import unquote, urlsplit
 from app.config import ROOT
 from app.store.connect import connect
 from app.store.connect import packed as packed_command
+from app.store.event_stream import ROWS
 from app.store.keys import Keys
 from app.store.nodes import Nodes
-from app.store.requests import ROWS, RequestStore
+from app.store.requests import RequestStore
 from bench.help import parser as parser_of
 from bench.own_redis import own_redis, redis_counts
 from bench.report_header import heading

@@ -1,16 +1,13 @@
-"""Simulate discrete events: machines that work through their mail, each on a clock of its own, and
-a network.
+"""Simulate discrete events: machines that work through their mail, each on its own clock, and a network.
 
-A machine takes all its mail as one batch, as a worker does; what it sends leaves when the work is
-done and arrives a hop later, or by links of stated latency and bandwidth. Mail that comes while it
-works waits. Knows nothing of drafting; has no randomness.
+A machine takes all its mail as one batch, as a worker does. What it sends leaves when the work is done, and arrives a
+hop later, or by links of stated latency and bandwidth. Nothing here is random.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from math import inf
 from typing import Any, NamedTuple
 
 from lab.simulate.models import SimClock
@@ -28,19 +25,17 @@ class Core:
 
 @dataclass(slots=True)
 class Machine:
-    """A mailbox and the worker that takes from it; `busy_s`: the simulated time in which it
-    worked, `silent_s`: from when on it takes no mail and says nothing."""
+    """A mailbox and the worker that takes from it."""
 
     name: str
     clock: SimClock
     handle: Handle
-    busy_s: float = 0.0
+    busy_s: float = 0.0  # of its work
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
     core: Core = field(default_factory=Core)
     since_s: float = 0.0  # when the first of its mail came
-    silent_s: float = inf
-    calls_s: float = 0.0  # after work it takes no mail for so long: its calls of a store elsewhere are round trips
+    calls_s: float = 0.0  # after its work, in which it takes no mail: round trips to a store elsewhere
 
 
 class Link(NamedTuple):
@@ -52,25 +47,24 @@ class Link(NamedTuple):
 
 @dataclass(slots=True)
 class Wire:
-    """A link in use: machines that have the same one share its queues."""
+    """A link in use; machines that have the same one share its queues."""
 
     link: Link
     free_s: dict[str, float] = field(default_factory=lambda: {"up": 0.0, "down": 0.0})
 
     def carry(self, way: str, at_s: float, bits: int) -> float:
-        """Return when a message that reaches the link at `at_s` has left it: latency, queue and bits."""
+        """Return when a message that reaches the link at `at_s` has passed it."""
         self.free_s[way] = max(at_s, self.free_s[way]) + bits / self.link.bits_per_s
         return self.free_s[way] + self.link.latency_s
 
 
 class Network:
-    """All machines, and the messages between them; `now_s`: the simulated time of the present
-    event."""
+    """All machines, and the messages between them; `now_s` is the time of the present event."""
 
     def __init__(self, hop_s: float, wires: Mapping[str, Wire] | None = None) -> None:
-        """Let each message take `hop_s`; with `wires`, by machine, it takes the sender's and the receiver's instead.
+        """Let each message take `hop_s`, or with `wires`, by machine, pass the sender's and the receiver's.
 
-        A machine without one is in the centre. At a wire messages queue in the order in which they reach it.
+        A machine without a wire is in the centre. Messages queue at a wire in the order in which they reach it.
         """
         self.now_s = 0.0
         self.machines: dict[str, Machine] = {}
@@ -106,11 +100,11 @@ class Network:
                 self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
             elif number == machine.alarm and machine.core.free_s > self.now_s:
                 self._wake(machine, machine.core.free_s)
-            elif number == machine.alarm and self.now_s < machine.silent_s:
+            elif number == machine.alarm:
                 self._work(machine)
 
     def _carry(self, to: str, message: Any, ways: list[tuple[str, str]]) -> None:
-        """Let a message pass the wire that it has reached, and deliver it behind the last."""
+        """Let a message pass the next wire, and deliver it behind the last one."""
         if not ways:
             self._push(self.now_s, DELIVER, to, message)
             return

@@ -1,10 +1,9 @@
 """Simulate early exit: which draft rows leave a pass at its checkpoints, and what the pass takes then.
 
-A checkpoint looks at every draft row that is left, and says of a wrong one with a chance of `found` that it may go
-and of a right one with `lost`; what is behind a row that goes goes, too. A row that has left costs no
-compute in the layers that are left; reading the weights is not saved, since the price of the layers is
-that of their rows (`StepCosts.seconds`). A look costs operations beside the pass, and a fixed time to
-close the ranks. One draw for each row serves all checkpoints: what looks wrong early looks wrong late.
+At a checkpoint a wrong draft row leaves with the chance `found` and a right one with `lost`; rows behind it in the
+tree leave, too. A row that has left costs nothing in the layers after the checkpoint: what they cost is that of their
+rows (`StepCosts.seconds`). Judging rows costs operations beside the pass, and a fixed time to compact the batch. One
+draw for each row serves all checkpoints, so a row that looks wrong early looks wrong late.
 """
 
 import random
@@ -30,7 +29,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ExitCosts:
-    """The checkpoints; the right rows that they may lose, what a look computes over a whole row, and its fixed time."""
+    """The checkpoints; the part of right rows that leaves, and what judging takes: parts of a row, and a fixed time."""
 
     checkpoints: tuple[Checkpoint, ...]
     lost: float
@@ -38,7 +37,7 @@ class ExitCosts:
     fixed_s: float
 
     def found(self, one: Checkpoint) -> float:
-        """Return the part of the wrong rows that leave at a checkpoint, of normal views of right and wrong."""
+        """Return the part of wrong rows that leave at a checkpoint: scores of right and wrong rows are normal."""
         return NORMAL.cdf(2.0**0.5 * NORMAL.inv_cdf(one.auc) + NORMAL.inv_cdf(self.lost))
 
 
@@ -63,9 +62,9 @@ class Exits:
     def pass_s(
         self, works: Listed[BatchEntry], right: Callable[[BatchEntry], Listed[bool]], costs: StepCosts
     ) -> tuple[float, float]:
-        """Let rows leave a pass: fill the entries' `pruned`; return its seconds without contexts, and its mean rows.
+        """Fill the entries' `pruned`; return the pass's seconds without contexts, and its mean rows.
 
-        `right` tells of each node of an entry's tree whether the target says it.
+        `right` tells for each node of an entry's tree whether the target agrees.
         """
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         silent = sum(work.silent for work in works)  # these never leave
@@ -101,7 +100,7 @@ class Exits:
 
 
 def right_nodes(tree: Tree, tokens: Listed[int], begin: int) -> list[bool]:
-    """Tell of each node whether it and all before it are the text's, `tokens`, from `begin` on."""
+    """Tell for each node whether it and all before it are the text's `tokens` from `begin` on."""
     depths = tree.depths()
     found = [True]
     for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True), start=1):

@@ -1,11 +1,9 @@
-"""Build the deployment that a simulation runs: a machine for each verifier, drafter node and fuser,
-and the beat.
+"""Build the deployment that a simulation runs: machines for verifiers, drafter nodes, the fuser and the beat.
 
-Holds only what the Celery workers do around verifier, drafters and fuser.
+A machine does what a Celery worker does around its segment.
 """
 
 import random
-from math import inf
 
 from app.beat import steer
 from app.config import Settings
@@ -20,7 +18,6 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.store.memory import MemoryStore
 from app.store.protocol import Node
-from lab.cooperate.variants import Variant
 from lab.simulate.events import Core, Machine, Network, Wire
 from lab.simulate.log import Log
 from lab.simulate.models import SimClock
@@ -39,6 +36,7 @@ from lab.simulate.world import (
     shaped,
     verifier_of,
 )
+from lab.ways import Variant
 from workers.celery_app import STEER_EVERY_S
 from workers.deployment import paths_by_mailbox, trees_by_mailbox
 
@@ -49,8 +47,7 @@ FUSE_S = 0.0003  # a batch of trees, measured
 
 
 def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFree) -> World:
-    """Build a deployment as the variant has it; every machine that fuses gets drafters of its own from
-    `model_free`."""
+    """Build a deployment as the variant says; each machine that fuses gets new drafters from `model_free`."""
     settings = Settings().changed(**variant.settings)
     names = tuple(log.drafters) if variant.drafters is None else variant.drafters
     nodes = [own for each in setting.nodes or [(name,) for name in names] if (own := _of(each, names))]
@@ -98,7 +95,7 @@ def _node_of(names: tuple[str, ...]) -> str:
 
 
 def _wires(setting: Setting, nodes: list[tuple[str, ...]]) -> dict[str, Wire]:
-    """Return each machine's way to the fuser, by mailbox; verifiers are one server and share theirs."""
+    """Return each machine's link to the fuser, by mailbox; verifiers share one."""
     if not setting.links:
         return {}
     shared = Wire(setting.links[VERIFIERS])
@@ -108,15 +105,14 @@ def _wires(setting: Setting, nodes: list[tuple[str, ...]]) -> dict[str, Wire]:
 
 
 def model_free_of(variant: Variant, settings: Settings) -> tuple[str, ...]:
-    """Return the model-free drafters of a variant: its own, or as its plan has them."""
+    """Name the model-free drafters of a variant: its own, or its plan's."""
     if variant.model_free is not None:
         return variant.model_free
     return MODEL_FREE if settings.plan.model_free else ()
 
 
 def _add_local(world: World, names: tuple[str, ...]) -> None:
-    """Add one machine for everything: a step, and the drafts for the next one, in turn on one
-    clock."""
+    """Add one machine for everything: a step, and the drafts for the next one, in turn on one clock."""
     clock = SimClock(is_serial=True)
     verifier = verifier_of(world, LOCAL, clock)
     segment, fuser = node_of(world, names, LOCAL, clock), fuser_of(world)
@@ -135,7 +131,7 @@ def _add_local(world: World, names: tuple[str, ...]) -> None:
         jobs = verifier.segment.step(float("inf"))
         if jobs:
             clock.rest()
-            _, trees = draft_and_fuse(segment, fuser, jobs, clock)
+            _, trees = draft_and_fuse(segment, fuser, jobs)
             clock.now_s += FUSE_S
             verifier.segment.receive(shaped(world, trees))
         _go_on(world, verifier)
@@ -145,7 +141,7 @@ def _add_local(world: World, names: tuple[str, ...]) -> None:
 
 
 def _add_gate(world: World) -> None:
-    """Add the machine where requests come in that wait for no other to end."""
+    """Add the machine where requests at stated times come in."""
     clock = SimClock()
 
     def handle(mail: list[None]) -> float | None:
@@ -179,7 +175,7 @@ def _add_verifier(world: World, name: str) -> None:
 
 
 def _go_on(world: World, verifier: SimVerifier) -> None:
-    """Record the ended texts, and admit the next one for each in a closed loop."""
+    """Record the ended requests, and in a closed loop admit the next one for each."""
     for record in verifier.segment.take_ended():
         world.ended.append(record)
         verifier.requests -= 1
@@ -200,7 +196,7 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
         clock.run("mail", world.setting.mail_s * bool(mail))
         clock.rest()
-        drafts, trees = draft_and_fuse(segment, fuser, jobs, clock)
+        drafts, trees = draft_and_fuse(segment, fuser, jobs)
         _send_trees(world, trees, clock.time())
         guesses = segment.guess(path for message in mail for path in message.paths)
         if drafts or guesses:
@@ -208,8 +204,7 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
         return 0.0 if segment.has_ahead else None
 
     calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
-    silent_s = min(world.setting.silent_s.get(name, inf) for name in names)
-    world.network.add(Machine(mailbox, clock, handle, core=core, silent_s=silent_s, calls_s=calls_s))
+    world.network.add(Machine(mailbox, clock, handle, core=core, calls_s=calls_s))
 
 
 def _add_fuser(world: World, core: Core) -> None:
@@ -260,19 +255,12 @@ def _add_beat(world: World) -> None:
     world.network.send("beat", None, 0.0, world.setting.hop_s)
 
 
-def _alive(world: World, now_s: float) -> dict[str, tuple[str, ...]]:
-    """Return the drafters of each node whose lease has not run out, by mailbox."""
-    machines, lease_s = world.network.machines, world.settings.lease_s
-    return {box: names for box, names in world.nodes.items() if now_s < machines[box].silent_s + lease_s}
-
-
 def _load(world: World, busy: dict[str, float], now_s: float) -> Load:
-    machines, alive = world.network.machines, _alive(world, now_s)
-    boxes = {box: machines[box] for box in (*alive, FUSE)}
+    boxes = {box: world.network.machines[box] for box in (*world.nodes, FUSE)}
     active = sum(verifier.requests for verifier in world.verifiers)
     return Load(
         active=active,
-        drafters=len({name for names in alive.values() for name in names}),
+        drafters=len({name for names in world.nodes.values() for name in names}),
         mailboxes={
             box: MailboxLoad(waiting=len(one.mail), oldest_s=max(0.0, now_s - one.since_s) if one.mail else 0.0)
             for box, one in boxes.items()
@@ -287,7 +275,7 @@ def _pool(world: World, mailbox: str) -> DrafterPool:
     is_here = world.device is not None and not world.device.all[-1].units  # no part of it is the drafters' own
     nodes = [
         _node(box, names, len(world.network.machines[box].mail), VERIFIERS if is_here else box)
-        for box, names in _alive(world, world.network.now_s).items()
+        for box, names in world.nodes.items()
     ]
     model_free = model_free_of(world.variant, world.settings)
     return DrafterPool.of([*nodes, Node(FUSE, FUSE, "", 0.0, {})], TOKENIZER, model_free, VERIFIERS, mailbox)

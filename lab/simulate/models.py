@@ -1,11 +1,9 @@
-"""Stand in for the models: replay a log of real drafts on the clock of a simulated machine.
+"""Stand in for the models: replay a recording on the clock of a simulated machine.
 
-The stand-ins return the recorded tokens and let the recorded time pass; the target's pages are lent
-by the code that serves. Two things are
-approximated. Where several drafters share their tokens and the shared one leaves the text, a
-drafter continues its own recorded chain; all of it is wrong by then, so it costs rows and time, and
-changes no text. And guesses beyond those recorded, made while running ahead or after a token of
-another drafter, are as good as if the target's state were known there.
+The stand-ins return the recorded tokens and let the recorded time pass. Two things are approximate. Where drafters
+share their tokens and the shared one leaves the text, a drafter continues its own recorded chain, which is wrong by
+then in any case. And guesses beyond the recorded ones, while running ahead or after another drafter's token, are as
+good as if the target's state were known there.
 """
 
 from collections import Counter
@@ -33,7 +31,7 @@ MEMORY_TOKENS = 2**21  # of a target's cache, where none is stated: more than an
 
 
 class Device(Protocol):
-    """What target and drafters run on: it says what their work takes there."""
+    """What target and drafters run on."""
 
     def verify(self, at_s: float, rows: float, seconds: float, reading_s: float) -> float:
         """Return the seconds from `at_s` until a step of so many rows has ended.
@@ -61,8 +59,7 @@ class OwnDevice:
 
 @dataclass(slots=True)
 class SimClock:
-    """A machine's clock, in simulated seconds; work on several lanes in one step passes at the same
-    time."""
+    """A machine's clock, in simulated seconds; lanes of one step work at the same time."""
 
     now_s: float = 0.0
     is_serial: bool = False  # one set of cores: lanes wait for each other
@@ -82,8 +79,7 @@ class SimClock:
         return self.now_s
 
     def run(self, lane: str, seconds: float) -> None:
-        """Let time pass on one lane; the second piece of work on a lane begins when all of the step
-        is done."""
+        """Let time pass on one lane; a lane's second piece of work begins a new step."""
         if self.is_serial or lane in self._lanes:
             self._lanes = set()
         if not self._lanes:
@@ -108,8 +104,7 @@ class LogTarget(PagedRunner):
         kv_tokens: int = MEMORY_TOKENS,
         exits: Exits | None = None,
     ) -> None:
-        """Hold the texts, and `costs`: the true step costs on a whole device, which the verifier's own
-        estimate follows. `kv_tokens` fit into its cache. Rows may leave a pass by `exits`."""
+        """Take the true step costs on a whole device, the tokens that its cache holds, and where rows leave a pass."""
         super().__init__(PagePool(kv_tokens // PAGE_TOKENS, PAGE_TOKENS), shares=False)
         self._device = device
         self._texts = log.texts
@@ -132,7 +127,7 @@ class LogTarget(PagedRunner):
         return StepOnCollect(partial(self._run, works), self._clock.perf_counter)
 
     def _run(self, works: list[BatchEntry]) -> "list[LogRows | None]":
-        """Return rows for final batch entries, and let the time of all rows pass."""
+        """Return rows for final batch entries, and let the time of the step pass."""
         rows = sum(len(work.tokens) + len(work.tree) for work in works)
         if self._exits is not None:
             seconds, computed = self._exits.pass_s(works, self._right, self._costs)
@@ -165,8 +160,7 @@ class LogTarget(PagedRunner):
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """The target's rows of one batch entry: its recorded text continues. Rows off the accepted path
-    are never read."""
+    """The target's rows of one batch entry, by its recorded text; rows off the accepted path are never read."""
 
     text: Text
 
@@ -212,8 +206,7 @@ class LogGuesser:
         return True
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return a chain of up to `depth` guesses for each batch entry, and let the recorded time
-        pass."""
+        """Return a chain of up to `depth` guesses for each batch entry, and let the recorded time pass."""
         found = [self._chain(work.sequence)[:depth] or [NOTHING] for work in works]
         self._pass(works, max(map(len, found)))
         return found
@@ -240,8 +233,8 @@ class LogGuesser:
     def _chain(self, sequence: CachedSequence) -> list[Guess]:
         """Return the recorded guesses after these tokens.
 
-        They are of the chain that began where a state was given; where that chain has other tokens
-        or no more, of the chain from where the tokens leave the text.
+        They come from the chain that began where a state was given, or, where that has other tokens or ends, from the
+        chain at the place where the tokens leave the text.
         """
         tokens, request_id = sequence.tokens, sequence.id
         if sequence.state is not None or request_id not in self._bases:
@@ -276,8 +269,7 @@ def token_seconds(log: DrafterLog, lengths: Listed[int]) -> float:
 
 
 def _per_token(token_s: dict[int, float], batch: int) -> float:
-    """Return the seconds of the nearest measured batch that is not smaller; beyond the largest, in
-    proportion."""
+    """Return the seconds of the next larger measured batch; beyond the largest, in proportion."""
     larger = [size for size in sorted(token_s) if size >= batch]
     if larger:
         return token_s[larger[0]]

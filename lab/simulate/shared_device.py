@@ -1,10 +1,8 @@
 """Let a target and its drafters share one simulated device, divided between them or used in turn.
 
-By stated numbers (`Sharing`). With share f drafting has f of the compute and the target the rest. A
-side reads memory at full speed only with a part of the device. Both slow each other through memory:
-by 1 + kappa x the part of the last second in which the other side worked. Where nothing is divided
-a piece of work begins when the other side's has ended. A split is chosen by the code that serves
-(`app.placement.splits.Splits`).
+Drafting has a share f of the compute and the target the rest. A side reads memory at full speed from `reads_with` of
+the device on. Each side slows the other by 1 + kappa x the part of the last second in which it worked. Where nothing
+is divided, a piece of work begins when the other side's has ended. The code that serves chooses the split.
 """
 
 from collections import deque
@@ -35,10 +33,10 @@ class Sharing(BaseModel):
 
 
 class SharedDevice:
-    """The device, and the split in use; both sides of it report the work they begin, in order of time."""
+    """The device, and the split in use. Both sides report their work in order of time."""
 
     def __init__(self, sharing: Sharing, partition: int | Literal["auto"]) -> None:
-        """Divide as the setting `partition` has it: never, always alike, or by the splits prepared."""
+        """Divide as the setting `partition` says: never, in one way, or by the prepared splits."""
         self.all: tuple[Split, ...] = (
             in_turn_and_at_once(0, sharing.splits)
             if partition == "auto"

@@ -1,8 +1,6 @@
-"""Hold the state of a simulation: the real verifiers, drafters and fusers over a log, and the texts
-still to come.
+"""Hold the state of a simulation: the real verifiers, drafters and fusers over a recording, and requests to come.
 
-Schedule, routes, lengths, fusion, batches and waits are those of `app`, not copies of
-them.
+Schedule, routes, lengths, fusion, batches and waits are those of `app`.
 """
 
 from collections import Counter, deque
@@ -25,19 +23,18 @@ from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.speculation.length_policy import LengthPlanner
-from app.speculation.overlap import NoOverlap, Round
 from app.speculation.routing import Agreement, same_tokens
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
-from lab.cooperate.systems import Shape, shape_of
-from lab.cooperate.variants import Variant
+from lab.lone import Shape, lone
 from lab.simulate.events import Link, Network
 from lab.simulate.exits import ExitCosts, Exits
 from lab.simulate.log import Log
 from lab.simulate.models import MEMORY_TOKENS, PLENTY, Device, LogGuesser, LogTarget, OwnDevice, SimClock, text_of
 from lab.simulate.shared_device import SharedDevice, Sharing
+from lab.ways import Variant
 
 GATE, VERIFIERS = "gate", "verifiers"
 LONGEST_S = 36000.0
@@ -47,35 +44,26 @@ MakeModelFree = Callable[[], list[Drafter]]  # makes new model-free drafters
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The machines of a simulation: sequences at once, verifiers, how much slower one is than
-    measured, and a hop.
-
-    `is_local`: no network; one process drafts and verifies in turn, on the same cores
-    (`app.pipeline.LocalPipeline`).
-    """
+    """The machines of a simulation, and the requests at once."""
 
     streams: int = 8
     verifiers: int = 1
-    slowdown: float = 1.0
+    slowdown: float = 1.0  # of the target, over its step costs
     hop_s: float = 0.0005
     seed: int = 0
-    is_local: bool = False
+    is_local: bool = False  # one process drafts and verifies in turn, on the same cores
     drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
     shared: Sharing | None = None  # one device for the target and its drafters
     nodes: tuple[tuple[str, ...], ...] = ()  # the drafters of each node; none: each drafter on a node of its own
     is_one_core: bool = False  # do all nodes and the fuser wait for one core?
-    # Are verifiers, fuser and store on one host? Then only nodes are a hop away, as their calls are.
-    is_hub: bool = False
-    host_s: float = 0.0  # what a verifier's own Python takes a round beside the target
-    trees_s: float = (
-        0.0  # and more where mail has come, its calls of a store whose core drafters are at work on included
-    )
-    mail_s: float = 0.0  # what a batch of mail takes a node or a fuser
+    is_hub: bool = False  # verifiers, fuser and store are on one host, and nodes and their calls a hop away
+    host_s: float = 0.0  # of a verifier's Python in a round, beside the target
+    trees_s: float = 0.0  # more of it in a round with mail
+    mail_s: float = 0.0  # of a node or fuser for a batch of mail
     # By drafter, and of all verifiers together under VERIFIERS, to the fuser in the centre; none: a hop for all.
     links: Mapping[str, Link] = field(default_factory=dict)
     stages: int = 1  # devices in a row that a step passes, each with a part of the target
     kv_tokens: int = MEMORY_TOKENS  # that fit into the caches of all verifiers together
-    silent_s: Mapping[str, float] = field(default_factory=dict)  # by drafter: from when on its node says nothing
     guesser: Callable[..., LogGuesser] = LogGuesser  # makes the models of drafters
     planner: Callable[[], LengthPlanner] | None = None  # makes a verifier's rule of lengths; None: the variant's own
     reshape: Shape | None = None  # changes every tree before a verifier sees it; None: as the variant has it
@@ -96,7 +84,7 @@ class SimVerifier:
 
 @dataclass(slots=True)
 class World:
-    """All machines of a simulation, and the texts still to come."""
+    """All machines of a simulation, and the requests still to come."""
 
     log: Log
     variant: Variant
@@ -123,28 +111,25 @@ class World:
         return sum(own.model_rounds for own in stats) / later_rounds if later_rounds else 0.0
 
     def run(self, arrivals_s: Listed[float] | None = None) -> None:
-        """Run every waiting text once, `streams` at a time, from now on; or a text at each of these seconds, all texts
-        in turn.
+        """Run every waiting request: `streams` at a time, or one at each of these seconds from now on.
 
-        Raises RuntimeError when a text does not end within LONGEST_S.
+        Raises RuntimeError when a request does not end within LONGEST_S.
         """
         total = len(self.ended) + len(self.waiting)
+        now_s = max(self.network.now_s, *(verifier.clock.time() for verifier in self.verifiers))
+        self.is_open = arrivals_s is not None
         if arrivals_s is None:
-            now_s = max(self.network.now_s, *(verifier.clock.time() for verifier in self.verifiers))
             for _ in range(self.setting.streams):
                 self.admit(now_s)
         else:
-            total, texts = len(arrivals_s), [*self.waiting]
-            self.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(total))
-            self.is_open = True
             for at_s in arrivals_s:
-                self.network.send(GATE, None, at_s, hop_s=0.0)
+                self.network.send(GATE, None, now_s + at_s, hop_s=0.0)
         self.network.run(lambda: len(self.ended) >= total or self.network.now_s > LONGEST_S)
         if len(self.ended) < total:
             raise RuntimeError(f"{total - len(self.ended)} texts never ended")
 
     def admit(self, now_s: float) -> None:
-        """Start the next text, if there is one, at the verifier with the fewest requests."""
+        """Start the next request, if there is one, at the verifier with the fewest."""
         if not self.waiting:
             return
         request_id = self.waiting.popleft()
@@ -157,7 +142,7 @@ class World:
             max_tokens=len(self.log.texts[text].tokens),
             eos_ids=(),
             sampling=Sampling(seed=0),
-            speculation=SpeculationBounds(enabled=self.variant.speculates, max_draft_tokens=self.variant.nodes),
+            speculation=SpeculationBounds(enabled=self.variant.speculates),
             created_s=now_s,
         )
         self.store.create(record, limit=PLENTY)
@@ -184,7 +169,6 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
         clock=clock,
         splits=world.device,
         planner=world.setting.planner() if world.setting.planner else None,
-        overlapping=None if world.variant.chunk is None else FixedChunks(world.variant.chunk),
     )
     if world.device is not None:
         for number, split in enumerate(world.device.all):
@@ -195,24 +179,8 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     return verifier
 
 
-class FixedChunks(NoOverlap):
-    """Let drafters run ahead of every verdict, and wait for chunks of one size."""
-
-    def __init__(self, tokens: int) -> None:
-        """Wait for `tokens` tokens of each draft."""
-        self._tokens = tokens
-
-    def runs_ahead(self, asked: Round, core_share: float) -> bool:
-        """Return True."""
-        return True
-
-    def chunk(self, asked: Round, core_share: float) -> int | None:
-        """Return the size of a chunk."""
-        return self._tokens
-
-
 def agreement_of(world: World) -> Agreement:
-    """Return how drafts are rated for CoSine's routing: as a deployment does, where the log's target is at hand."""
+    """Return how CoSine's routing rates drafts: by the target's embedding, or by equal tokens without a target."""
     target = world.log.target if world.settings.plan.routing == "cosine" else None
     return same_tokens if target is None else RATED(target)
 
@@ -225,13 +193,13 @@ def costs_of(world: World) -> StepCosts:
 
 
 def node_of(world: World, names: tuple[str, ...], mailbox: str, clock: SimClock) -> DrafterNode:
-    """Build a node of these model drafters over the log; several share their tokens as the settings have it."""
+    """Build a node of these model drafters over the log."""
     plan = world.settings.plan
     is_shared = plan.fusion == "token" and len(names) > 1
-    models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True) for name in names]
+    models = [ModelDrafter(name, _guesser(world, name, clock), PLENTY, True, clock) for name in names]
     kvs = (model.draft_kv for model in models)
     token_fusion = TokenFusion(kvs) if is_shared else None
-    return DrafterNode(models, fetcher(world.store), mailbox, token_fusion)
+    return DrafterNode(models, fetcher(world.store), mailbox, token_fusion, clock)
 
 
 def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
@@ -241,11 +209,11 @@ def _guesser(world: World, name: str, clock: SimClock) -> LogGuesser:
 
 
 def fuser_of(world: World) -> Fuser:
-    """Build a fuser with model-free drafters of its own, as every process has them."""
+    """Build a fuser with new model-free drafters."""
     return Fuser(world.model_free(), world.log.vocab_size, fetcher(world.store))
 
 
 def shaped(world: World, trees: list[tuple[str, TreeMessage]]) -> list[TreeMessage]:
-    """Return the trees as the setting or the variant changes them before the verifier sees them."""
-    shape = world.setting.reshape or shape_of(world.variant)
+    """Return the trees as the setting or the variant changes them."""
+    shape = world.setting.reshape or (lone if world.variant.without == "fusion" else None)
     return [shape(tree) if shape else tree for _, tree in trees]

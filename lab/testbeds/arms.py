@@ -9,8 +9,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
-from lab.cooperate.variants import OFF, Variant
 from lab.testbeds.worlds import WorldSpec
+from lab.ways import OFF, Variant
 
 COMMON = {"max_sequences": 512, "pruning": "off"}
 PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most

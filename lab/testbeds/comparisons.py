@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lab.cooperate.variants import OFF
 from lab.testbeds.figures import Figures
+from lab.ways import OFF
 
 WIDEST = 0.25  # half of a band over its middle
 KEPT = 0.8  # part of the worlds in which ablations must keep their order

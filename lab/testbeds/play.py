@@ -8,9 +8,8 @@ from functools import partial
 from app.messages import FUSE
 from app.speculation.baselines import BaselineController
 from lab.simulate.events import Link
-from lab.simulate.load import RequestTimes, met, times
+from lab.simulate.load import RequestTimes, met, run, times
 from lab.simulate.log import Log
-from lab.simulate.shared import run
 from lab.simulate.world import VERIFIERS, Setting, World
 from lab.testbeds.adaspec import AdaSpecGuesser
 from lab.testbeds.arms import ADASPEC_MOST, Arm, off

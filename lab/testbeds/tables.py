@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from typing import Any
 
-from lab.cooperate.variants import OFF
 from lab.testbeds.figures import Figures
+from lab.ways import OFF
 
 
 def drafts_table(found: Mapping[str, Mapping[str, float]], length: int) -> str:

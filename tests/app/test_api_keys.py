@@ -76,7 +76,7 @@ def test_wrong_values_are_refused(wrong: dict[str, object], path: Path) -> None:
 
 
 def test_public_tenant_must_be_named(path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="name the tenant"):
+    with pytest.raises(InvalidRequest, match="choose another name"):
         add_key(path, "public")
     add_key(path, "public", tenant="public")
     assert read_keys(path)[0].tenant == PUBLIC_TENANT

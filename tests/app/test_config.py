@@ -20,7 +20,8 @@ from app.plans import PARTS
 KNOWN = {info.name for info in list_settings({FILE_VARIABLE: os.devnull})}
 OURS = ("app", "workers", "web", "kernels", "bench", "lab", "training")
 TEXTS = ("*.md", "docs/**/*.md", "compose.yaml", "Dockerfile", "paceline", ".ci/run", "deploy/**/*.yml")
-BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py", "bench/load/run.py"}  # which read variables by their settings
+# These read variables by their settings.
+BY_NAME = {"app/config.py", "app/cli/config.py", "workers/run.py", "bench/load/run.py"}
 READS = {"get", "setdefault", "pop", "getenv"}
 
 
@@ -125,7 +126,7 @@ def test_no_drafters_has_one_spelling_and_is_handed_on(file: Path, text: str) ->
             'routing = "all"',
             r"settings.toml: routing: no longer a setting but a part of the plan: write it into a TOML",
         ),
-        ("lease_s: 3", r"settings.toml is no TOML: .*line 1"),
+        ("lease_s: 3", r"settings.toml is not valid TOML: .*line 1"),
         ("page_tokens = 16", r"settings.toml: page_tokens: no longer a setting: it is always 16 \("),
     ],
 )

@@ -29,26 +29,6 @@ def test_drafters_draft_where_asked_for_the_newest_job():
     ]
 
 
-def test_no_model_runs_where_model_free_drafters_are_sure():
-    model, lookup = guessing("a", 1, 3), guessing("b", 2, confidences=(0.7,))
-    ours = segments(model, model_free=(lookup,))
-    for base, bound, runs in ((1, 0.8, True), (2, 0.6, False), (3, 1.0, True)):
-        model.seen.clear()
-        wanted = replace(draft_job("r", [1] * base, ("a", "b")), fuser="n", skip_models_above=bound)
-        ((_, tree),) = draft_and_fuse(*ours, [wanted])[1]
-        assert bool(model.seen) is runs
-        assert tree.skipped == (() if runs else ("a",))
-        assert 2 in tree.tokens
-        assert (1 in tree.tokens) is runs
-
-
-def test_no_model_is_skipped_where_another_node_fuses():
-    model = guessing("a", 1)
-    jobs = [replace(draft_job("r", [1], ("a", "b")), skip_models_above=0.0)]
-    drafts, _ = draft_and_fuse(*segments(model, model_free=(guessing("b", 2),)), jobs)
-    assert [draft.drafter for draft in drafts] == ["a"]
-
-
 def test_an_ended_sequence_gets_no_draft():
     a = guessing("a", 1)
     assert draft_and_fuse(*segments(a), [draft_job("r", [1], is_last=True)]) == ([], [])
@@ -86,3 +66,31 @@ def test_a_silent_drafter_gets_its_verifier_an_empty_tree():
     jobs = [replace(draft_job("r", [1]), fuser="n")]
     ((_, tree),) = draft_and_fuse(*segments(silent), jobs)[1]
     assert tree.tokens == ()
+
+
+class TickingClock:
+    """A clock that goes on by a second at each look."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+    time = monotonic = perf_counter
+
+
+def test_each_draft_of_a_model_carries_the_report_of_its_node():
+    model = ScriptedGuesser(lambda read: Guess((read[-1] + 1) % fakes.VOCAB, 0.9, 0, 0.0))
+    clock = TickingClock()
+    one = DrafterNode([ModelDrafter("a", model, 100, clock=clock), guessing("b", 2)], lambda _: None, "n", clock=clock)
+    fuser = Fuser([], fakes.VOCAB, lambda _: None)
+    here = replace(draft_job("r", [1] * 40, ("a", "b")), fuser="n")
+    (away,), ((_, tree),) = draft_and_fuse(one, fuser, [here, draft_job("s", [1, 2])])
+    assert tree.reports.keys() == {"a"}, "what is no model reports nothing"
+    report = tree.reports["a"]
+    assert (report.read_tokens, report.read_s, report.seen, report.batch) == (39, 1.0, 40, 2)
+    assert report.guess_s == 2.0 and report.guessed == 4
+    assert away.report == replace(report, seen=2)
+    ((_, tree),) = draft_and_fuse(one, fuser, [replace(draft_job("r", [1] * 40 + [2, 3, 4]), fuser="n")])[1]
+    assert (tree.reports["a"].read_tokens, tree.reports["a"].read_s) == (0, 0.0)

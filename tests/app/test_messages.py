@@ -9,6 +9,7 @@ from app.messages import (
     Draft,
     DrafterCounts,
     DraftJob,
+    DraftReport,
     Event,
     FinishReason,
     HotMessage,
@@ -22,7 +23,7 @@ from app.messages import (
     TreeMessage,
 )
 from app.request import Sampling, TokenLogprobs
-from app.store.requests import stored_texts
+from app.store.event_stream import stored_texts
 
 SAMPLING = (
     '{"temperature":0.5,"top_p":1.0,"top_k":0,"min_p":0.0,"seed":7,"choice":0,"frequency_penalty":0.0,'
@@ -53,9 +54,7 @@ WRITTEN: list[tuple[HotMessage, str]] = [
         ),
         '{"sent_s":12.5,"jobs":[{"request_id":"r","tenant":"public","verifier":"verify:v","to":"draft:d","fuser":"fuse",'
         '"base":3,"start":1,"tokens":[4,5],"prompt_length":2,"max_draft_tokens":4,"drafters":["a","lookup"],'
-        '"sampling":'
-        + SAMPLING
-        + ',"due_s":1000000000.0,"state":null,"run_ahead":false,"skip_models_above":1.0,"least_survival":0.12,'
+        '"sampling":' + SAMPLING + ',"due_s":1000000000.0,"state":null,"run_ahead":false,"least_survival":0.12,'
         '"is_last":false,"sharing":[]}],"paths":[{"request_id":"r","base":3,"tokens":[1],"survival":0.25}]}',
     ),
     (
@@ -77,7 +76,7 @@ WRITTEN: list[tuple[HotMessage, str]] = [
             ),
         ),
         '{"sent_s":0.0,"jobs":[],"drafts":[{"request_id":"r","base":3,"drafter":"é","tokens":[1,2],"parents":[0,1],'
-        '"confidences":[0.1,1e-9],"borrowed":[]}],"guesses":[{"request_id":"r","base":3,"step":0,"drafter":"a",'
+        '"confidences":[0.1,1e-9],"borrowed":[],"report":null}],"guesses":[{"request_id":"r","base":3,"step":0,"drafter":"a",'
         '"token":1,"confidence":0.9,"second":2,"second_confidence":0.05}]}',
     ),
     (
@@ -92,11 +91,12 @@ WRITTEN: list[tuple[HotMessage, str]] = [
                     survival=(0.5,),
                     proposers=(("a", "b"),),
                     confidence={"a": 0.5},
+                    reports={"a": DraftReport(guess_s=0.5, guessed=4, batch=1, seen=3)},
                 ),
             ),
         ),
         '{"sent_s":0.0,"adopt":["r"],"trees":[{"request_id":"r","base":3,"tokens":[1],"parents":[0],"survival":[0.5],'
-        '"proposers":[["a","b"]],"models_s":0.0,"guessed":0,"skipped":[],"confidence":{"a":0.5}}]}',
+        '"proposers":[["a","b"]],"confidence":{"a":0.5},"reports":{"a":{"guess_s":0.5,"guessed":4,"batch":1,"read_s":0.0,"read_tokens":0,"seen":3}}}]}',
     ),
     (Settle(request_id="r"), '{"sent_s":0.0,"request_id":"r"}'),
 ]
@@ -118,6 +118,36 @@ EVENT_TEXT = (
 @pytest.mark.parametrize(("message", "text"), WRITTEN)
 def test_mail_is_written_as_before(message: HotMessage, text: str) -> None:
     assert message.json() == text
+    assert type(message).read(text) == message
+
+
+OTHER_VERSIONS = [
+    (
+        '{"sent_s":0.0,"adopt":[],"trees":[{"request_id":"r","base":3,"tokens":[1],"parents":[0],"survival":[0.5],'
+        '"proposers":[["a"]],"models_s":0.25,"guessed":4,"skipped":[],"confidence":{"a":0.5}}]}',
+        ToVerifier(
+            trees=(
+                TreeMessage(
+                    request_id="r",
+                    base=3,
+                    tokens=(1,),
+                    parents=(0,),
+                    survival=(0.5,),
+                    proposers=(("a",),),
+                    confidence={"a": 0.5},
+                ),
+            )
+        ),
+    ),
+    (WRITTEN[0][1].replace('"run_ahead":false', '"run_ahead":false,"skip_models_above":0.5'), WRITTEN[0][0]),
+    (WRITTEN[1][1].replace(',"report":null', ""), WRITTEN[1][0]),
+    (WRITTEN[2][1].replace('"seen":3', '"seen":3,"later":[1]'), WRITTEN[2][0]),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), OTHER_VERSIONS)
+def test_drafts_of_another_version_are_read(text: str, message: HotMessage) -> None:
+    """Its trees have no report, or more fields than this version knows."""
     assert type(message).read(text) == message
 
 

@@ -23,7 +23,6 @@ def trees(draw, max_nodes: int = 12) -> Tree:
         sorted(draw(st.lists(st.floats(0.0, 1.0), min_size=size, max_size=size)), reverse=True),
         [tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))) for _ in range(size)],
         {"a": 0.5},
-        ("d",),
     )
 
 
@@ -120,7 +119,7 @@ def test_keep_copies_the_nodes_whose_ancestors_are_kept_too(tree, data):
     expected = [n for n in range(1, len(tree) + 1) if nodes.issuperset(path_to(tree, n))]
     assert all_facts(kept) == [facts(tree, node) for node in expected]
     assert all(parent <= i for i, parent in enumerate(kept.parents))
-    assert (kept.confidence, kept.skipped) == (tree.confidence, tree.skipped)
+    assert kept.confidence == tree.confidence
     assert tree.keep(range(1, len(tree) + 1)) == tree
     kept.tokens.append(0)
     assert all_facts(tree) == before
@@ -141,7 +140,7 @@ def test_cut_keeps_the_first_nodes(tree, nodes):
 
 
 def mail(tree: Tree, **changes) -> TreeMessage:
-    values = {"request_id": "r", "base": 1, "confidence": tree.confidence, "skipped": tree.skipped}
+    values = {"request_id": "r", "base": 1, "confidence": tree.confidence}
     for name in ("tokens", "parents", "survival", "proposers"):
         values[name] = tuple(getattr(tree, name))
     return TreeMessage(**{**values, **changes})

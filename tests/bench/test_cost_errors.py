@@ -77,8 +77,8 @@ def test_drafts_are_judged_at_lengths_and_batches_that_taught_nothing(model: Any
     found = figures(draft_points(model, 61, passes=4))
     assert len(found["points"]) == len(HELD_OUT[0]) * len(HELD_OUT[1])
     errors = found["mean_error_by"]["batch"]
-    assert errors["1"] == errors["3"] < 0.06, "a line over the length is what it expects, with a faint guess of the hop"
-    assert errors["6"] > 2 * errors["1"], "batches of its size class were faster"
+    assert errors["1"] == errors["3"] < 0.16, "guesses in proportion to the length; a call of the model costs beside"
+    assert errors["6"] > errors["1"], "batches of its size class were faster"
     assert not model.held
 
 

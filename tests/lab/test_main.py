@@ -22,7 +22,7 @@ def test_every_experiment_is_listed_and_has_a_help(capsys: pytest.CaptureFixture
     text = printed(["--help"], capsys)
     for name, (_, what) in MODULES.items():
         assert f"{name} {what}" in text
-        assert printed([name, "--help"], capsys).split(" ", 4)[3] == name
+        assert printed([name, "--help"], capsys).startswith(f"usage: paceline lab {name} ")
 
 
 def test_an_unknown_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import TARGET, DrafterCounts, Event, FinishReason, Record, Stats
 from app.request import TokenLogprobs
-from app.store.requests import Outcome
+from app.store.protocol import Outcome
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
 

@@ -20,7 +20,7 @@ from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, wait_for
 from tests.workers.conftest import MAX_ACTIVE, Alone
 from workers.deployment import Deployment
-from workers.sweep import give_up
+from workers.recovery import give_up
 
 WAIT_S = 60.0
 GENERATE = "paceline.generate"
@@ -139,7 +139,7 @@ def test_generations_feed_generations_in_chains_and_chords(client: Celery) -> No
     chained = chain(sign(prompt="Hello"), sign()).apply_async()
     joined = chord([sign(prompt="Hello"), sign(prompt="Bye")])(sign())
     assert [one.get(timeout=WAIT_S)["token_ids"] for one in (chained, joined)] == [one["token_ids"] for one in next_]
-    with pytest.raises(ValueError, match="a chord's parts"):
+    with pytest.raises(ValueError, match="each part of a chord"):
         client.send_task(GENERATE, args=[["Hello", 3]]).get(timeout=WAIT_S)
 
 

@@ -14,8 +14,8 @@ import pytest
 from app.config import ROOT
 from app.local.redis_server import find_server
 from app.request import GenerateRequest
-from lab.hosts.deployment import stop
-from lab.hosts.network import Host, lacking, star
+from lab.deployed.deployment import stop
+from lab.deployed.network import Host, lacking, star
 from tests.workers.cluster import wait_for
 from tests.workers.conftest import Alone
 

@@ -146,7 +146,7 @@ class _Liar:
             job(base=wrong_base, start=0, tokens=()),
             job(prompt_length=HUGE),
             job(drafters=("nobody",)),
-            job(fuser="draft:draft-1", skip_models_above=-5.0),
+            job(fuser="draft:draft-1", max_draft_tokens=1),
             job(fuser="draft:draft-1", base=wrong_base, start=0, tokens=(), state="no base64"),
             job(fuser="nobody", state="AAAA"),
             job(sampling=Sampling(temperature=1.0, seed=1)),

@@ -10,7 +10,7 @@ from app.config import ROOT
 from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, running, wait_for
 from tests.workers.conftest import Alone
-from workers.sweep import MAX_STRIKES
+from workers.recovery import MAX_STRIKES
 
 POISON_SEED = 666
 # What each Python process of the deployment runs first: as if a step of that request met a fault that kills.

@@ -119,6 +119,6 @@ def test_a_request_that_names_an_unknown_drafter_gets_the_known_names(cluster: C
     with caught.value as answer:
         error = json.load(answer)["error"]
     assert (answer.code, error["field"]) == (400, "speculation.drafters")
-    assert "no drafter 'twim' here; there are lookup, suffix, twin" in error["message"]
+    assert "drafter 'twim' does not exist here; the drafters are lookup, suffix, twin" in error["message"]
     done = cluster.post({**body, "speculation": {"drafters": ["twin"], "max_draft_tokens": 2}})
     assert done["status"] == "done"

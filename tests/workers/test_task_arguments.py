@@ -62,7 +62,7 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"prompt": "a", "max_token": 5}, "max_token: there is no such field"),
+        ({"prompt": "a", "max_token": 5}, "max_token: this field does not exist"),
         ({}, "give either prompt or messages"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
     ],

@@ -1,7 +1,7 @@
-"""Cancel requests whose clients disconnect: calls and their connection checks in, cancels out.
+"""Cancel requests whose clients disconnect.
 
-A disconnect is seen within LOOK_S. The threads that wait for answers sleep in Redis, so one thread
-checks all connections; it lives while there are calls to watch.
+The threads that wait for answers sleep in Redis, so one thread checks all connections, every LOOK_S; it lives while
+there are calls to watch.
 """
 
 import logging
@@ -28,8 +28,6 @@ class _Call:
 
 
 class DisconnectWatcher:
-    """Watch the calls of one process whose requests end with their client's connection."""
-
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._lock = threading.Lock()
@@ -73,8 +71,8 @@ class DisconnectWatcher:
         except NotFound:
             pass
         except StoreUnavailable:
-            log.warning("its client has left, and it cannot be cancelled yet", extra=of(request_id))
+            log.warning("its client has disconnected; it cannot be cancelled yet", extra=of(request_id))
             return False
-        except Exception:  # other calls must be checked, whatever this is
-            log.exception("its client has left, and it cannot be cancelled", extra=of(request_id))
+        except Exception:  # the other calls must still be checked
+            log.exception("its client has disconnected; it cannot be cancelled", extra=of(request_id))
         return True

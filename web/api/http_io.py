@@ -1,7 +1,4 @@
-"""Read bodies and make responses for both APIs: a JSON body or a model in, a model or a response out.
-
-`Operation` describes a route beside it, for the OpenAPI document. Nothing here knows a route.
-"""
+"""Read bodies and make responses for both APIs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,14 +30,13 @@ class Operation:
     query: tuple[dict[str, Any], ...] = ()
 
     def __call__(self, view: View) -> View:
-        """Attach this description to the view function."""
         setattr(view, OPERATION, self)
         return view
 
 
 def body_of(model: type[Body]) -> Body:
     """Read the request's JSON body. Raises InvalidBody, UnsupportedMediaType."""
-    # keeps other sites' forms out, too: they cannot send this type without a preflight
+    # other sites' forms cannot send this type without a preflight
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
     try:
@@ -50,14 +46,12 @@ def body_of(model: type[Body]) -> Body:
 
 
 def json_answer(message: BaseModel, status: int = 200) -> Response:
-    """Make a JSON response of a message."""
     response = Response(message.model_dump_json(), status=status, mimetype="application/json")
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 def event_stream(frames: Iterator[str]) -> Response:
-    """Make a response of server-sent events."""
     response = Response(frames, mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"  # a reverse proxy must not collect the stream
@@ -69,28 +63,22 @@ class Writer:
     """Write to a response from any thread, beside the parts that its iterator yields."""
 
     write: Callable[[bytes], object]  # raises when the client has disconnected
-    is_free: Callable[[], bool]  # it would not wait
+    is_free: Callable[[], bool]  # a write would not wait
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The client of a call; holds beyond the call's context."""
+    """The client of a call; usable outside the call's context."""
 
     is_gone: Callable[[], bool]  # it has disconnected
     environ: Mapping[str, Any]
 
     def writer(self) -> Writer | None:
-        """Return the response's writer; None: the server has none, or the client lags and a write might wait."""
+        """Return the response's writer; None if the server has none, or a write might wait for a slow client."""
         found: Writer | None = self.environ.get(WRITER)
         return found if found is not None and found.is_free() else None
 
 
 def client() -> Client:
-    """Return the client of the present call."""
-    return Client(client_left(), request.environ)
-
-
-def client_left() -> Callable[[], bool]:
-    """Return a check that the client has disconnected, which holds beyond the call's context."""
     is_gone: Callable[[], bool] = request.environ.get("waitress.client_disconnected", lambda: False)
-    return is_gone
+    return Client(is_gone, request.environ)

@@ -1,11 +1,8 @@
-"""Wait for requests: ids in, committed events and results out; outages of Redis are waited out.
-
-Nothing here knows how events are written on the wire.
-"""
+"""Wait for requests: ids in, committed events and results out; outages of Redis are waited out."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Event as Flag
 
 from app.errors import StoreUnavailable
@@ -18,33 +15,20 @@ from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
-POLL_S = 2.0  # a waiting thread wakes as often: for heartbeats, a client that left, the server's end
-OUTAGE_S = 30.0  # wait out a restart of Redis for so long
+POLL_S = 2.0  # a waiting thread wakes this often: to send heartbeats, to see a disconnect or the server's end
+OUTAGE_S = 30.0  # the longest outage of Redis that is waited out
 RETRY_S = 0.5
 
 
 def follow(
-    deployment: Deployment,
-    request_id: str,
-    offset: int,
-    stopping: Flag,
-    take: Callable[[Event], bool] = lambda event: False,
-) -> Iterator[Event | None]:
-    """Yield events after `offset` generated tokens, up to the terminal one, but for those that `take` takes.
-
-    While this thread waits, the one that hears of commits gives each event to `take`, which must not
-    wait; False leaves it to this thread. Yields None after each POLL_S without an event. Ends without a
-    terminal event when the server stops. Raises NotFound, and StoreUnavailable when Redis stays away
-    for long.
-    """
-    for found in follow_all(deployment, [request_id], stopping, lambda _, event: take(event), offset):
-        yield None if found is None else found[1]
-
-
-def follow_all(
     deployment: Deployment, request_ids: Sequence[str], stopping: Flag, take: Take | None = None, offset: int = 0
 ) -> Iterator[tuple[int, Event] | None]:
-    """Yield several requests' events, each with its request's place in the list; else as `follow`."""
+    """Yield (place in the list, event) after `offset` generated tokens, except the events that `take` accepts.
+
+    While this thread waits, the event feed's thread gives each event to `take`, which must not wait; False leaves it
+    to this thread. Yields None after each POLL_S without an event. Ends after the terminal events, or when the server
+    stops. Raises NotFound, and StoreUnavailable after an outage of OUTAGE_S.
+    """
     answered_s = time.monotonic()
     wait_s = 0.0  # the first read does not wait: the requests may have ended long ago
     with deployment.feed.reading(request_ids, offset) as reader:
@@ -60,17 +44,8 @@ def follow_all(
 
 
 def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
-    """Wait until all requests have ended; False if the server stops first.
-
-    Raises NotFound, and StoreUnavailable when Redis stays away for long.
-    """
-    for request_id in request_ids:
-        for has_ended in _until_end(deployment, request_id, stopping):
-            if has_ended:
-                break
-        else:
-            return False
-    return True
+    """Wait until all requests have ended; False if the server stops first. Raises as `follow` does."""
+    return all(_has_ended(deployment, request_id, stopping) for request_id in request_ids)
 
 
 def cancel(deployment: Deployment, request_ids: Sequence[str]) -> None:
@@ -80,26 +55,24 @@ def cancel(deployment: Deployment, request_ids: Sequence[str]) -> None:
 
 
 def current(deployment: Deployment, request_id: str) -> Result:
-    """Read the request as it stands. Raises NotFound."""
+    """Read the request as it is now. Raises NotFound."""
     return shown(deployment, deployment.requests.snapshot(request_id))
 
 
 def shown(deployment: Deployment, snapshot: Snapshot) -> Result:
-    """Make the result of a snapshot."""
     return result(snapshot, deployment.tokenizer, time.time())
 
 
-def _until_end(deployment: Deployment, request_id: str, stopping: Flag) -> Iterator[bool]:
-    """Yield False after each POLL_S that it runs on, then True; end when the server stops."""
+def _has_ended(deployment: Deployment, request_id: str, stopping: Flag) -> bool:
     answered_s = time.monotonic()
     while not stopping.is_set():
         try:
-            has_ended = deployment.requests.ended(request_id, POLL_S)
+            if deployment.requests.ended(request_id, POLL_S):
+                return True
             answered_s = time.monotonic()
         except StoreUnavailable as error:
             _wait_out(error, request_id, answered_s, stopping)
-            has_ended = False
-        yield has_ended
+    return False
 
 
 def _wait_out(error: StoreUnavailable, request_id: str, answered_s: float, stopping: Flag) -> None:

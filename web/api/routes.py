@@ -1,16 +1,14 @@
-"""Serve the native JSON API: parse, call the deployment, format. No rule of the domain lives here.
+"""Serve the native JSON API: parse, call the deployment, format.
 
     POST   /api/generate                       Result when it is done; `stream`: events (web/api/sse.py);
                                                `wait: false`: 202 {id, url, stream_url} at once
-    GET    /api/requests/<id>                  Result as it stands, `status` active while it runs
-    GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID goes before
+    GET    /api/requests/<id>                  Result as it is now, `status` active while it runs
+    GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID has precedence
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-The first reader of a request is always served; further ones are bounded (web/api/stream_limits.py).
-A client that closes a waiting POST cancels the request (web/api/disconnects.py): it never learned
-its id. One that closes a stream does not. When the server stops, waiting callers get the 202 of
-`wait: false`. Where keys are in use, a request of another tenant is an unknown one. A request that
-was accepted and failed is a Result too (200, `status` failed, `error` with the reason).
+A client that closes a waiting POST cancels the request: it never learned its id. When the server stops, waiting callers
+get the 202 of `wait: false`. If keys are in use, a request of another tenant is unknown. A request that failed after it
+was accepted is a Result, too (200, `status` failed, `error`).
 """
 
 from threading import Event as Flag
@@ -23,7 +21,7 @@ from app.messages import FinishReason, Record, Result, Status
 from app.request import GenerateRequest, Message
 from app.store.protocol import Snapshot
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import Operation, body_of, client, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client, event_stream, json_answer
 from web.api.request_events import await_end, current, shown
 from web.api.sse import frames
 from web.api.stream_limits import StreamLimits
@@ -46,7 +44,7 @@ ONE_INPUT: dict[str, JsonValue] = {
 
 
 class GenerateBody(GenerateRequest):
-    """A generate request and how its caller wants the answer. `stream` goes before `wait`."""
+    """A generate request and how its caller wants the answer. `stream` has precedence over `wait`."""
 
     model_config = ConfigDict(json_schema_extra=ONE_INPUT)
 
@@ -59,7 +57,7 @@ class GenerateBody(GenerateRequest):
 
 
 class Accepted(Message):
-    """Where to find a request that runs."""
+    """Where to find a running request."""
 
     id: str
     url: str
@@ -69,7 +67,6 @@ class Accepted(Message):
 def blueprint(
     deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """Make the routes under /api."""
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")
@@ -121,12 +118,11 @@ def blueprint(
 def _await_end(
     deployment: Deployment, request_id: str, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> bool:
-    with stream_limits.taken(request_id, tenant()), disconnects.watched([request_id], client_left()):
+    with stream_limits.taken(request_id, tenant()), disconnects.watched([request_id], client().is_gone):
         return await_end(deployment, [request_id], stopping)
 
 
 def _own(deployment: Deployment, request_id: str) -> Snapshot:
-    """Read the request, if it is the caller's. Raises NotFound."""
     snapshot = deployment.requests.snapshot(request_id)
     if not may_see(snapshot.record):
         raise NotFound(request_id)
@@ -137,7 +133,7 @@ def _offset() -> int:
     """Read the offset to resume at; a reconnecting EventSource repeats its URL and adds an id."""
     text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidRequest("offset", "is not a number of tokens")
+        raise InvalidRequest("offset", "must be a number of tokens")
     return int(text)
 
 

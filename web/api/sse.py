@@ -6,14 +6,13 @@
     event: error                data: as any error's answer; the stream cannot go on, the request may
     : comment                   a heartbeat after 3 to 5 s of silence
 
-`pieces` holds the text of each token; together they are `text`, and all `text` together is the
-result's. A character of several tokens comes with the last of them, and text that may begin a stop
-string once it turned out to be none. Closing the connection does not cancel the request: a client
-can resume at its last id; DELETE cancels.
+`pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A character of
+several tokens comes with the last of them; text that may begin a stop string comes once it turned out to be none.
+A closed connection does not cancel the request; DELETE does.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Flag
 
 from msgspec.json import encode
@@ -41,63 +40,73 @@ def frames(
 ) -> Iterator[str]:
     """Yield the stream after the generated tokens `before`, which the client already has.
 
-    Where the server can write from any thread, the events that come while this one waits are written
-    by the thread that hears of them. `offset`: resume after so many tokens, if more than the store has
-    by now. The stream ends some time after the client has disconnected.
+    `offset`: resume after so many tokens, if the store has fewer by now.
     """
-    yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # out at once, and the headers with it
+    yield f"retry: {RECONNECT_MS}\n: request {record.id}\n\n"  # sent at once, with the headers
     try:
         yield from _frames(deployment, record, before, stopping, client, len(before) if offset is None else offset)
     except NotFound:
-        yield _frame("error", error_body("the request has been forgotten"))
+        yield _frame("error", error_body("the request has expired"))
     except StoreUnavailable:
-        yield _frame("error", error_body("the store does not answer; come back with your last id"))
+        yield _frame("error", error_body("the store does not answer; reconnect with the last id"))
 
 
 def _frames(
-    deployment: Deployment,
-    record: Record,
-    before: Sequence[int],
-    stopping: Flag,
-    client: Client,
-    offset: int,
+    deployment: Deployment, record: Record, before: Sequence[int], stopping: Flag, client: Client, offset: int
 ) -> Iterator[str]:
     text = AnswerStream(deployment.tokenizer, record.stop)
     text.feed(before)
-    sent_s = time.monotonic()
     ended = False
 
-    def frame_of(event: Event) -> str:
-        nonlocal ended, sent_s
+    def frame_of(_: int, event: Event) -> str:
+        nonlocal ended
         known = event.tokens[: max(0, offset - event.offset)]
         if known:
             text.feed(known)
-        ended, sent_s = event.finish_reason is not None, time.monotonic()
+        ended = event.finish_reason is not None
         return "".join(_tokens_frame(record.id, rest, text) for rest in past([event], offset))
 
-    def take(event: Event) -> bool:
-        writer = client.writer()
-        if writer is None:
-            return False
-        if frame := frame_of(event):
-            writer.write(frame.encode())
-        return True
-
-    for event in follow(deployment, record.id, len(before), stopping, take):
-        if event is not None:
-            frame = frame_of(event)
-        elif client.is_gone():  # a write would fail, but there is nothing to write
-            return
-        elif time.monotonic() - sent_s >= HEARTBEAT_S:
-            frame = ": still here\n\n"
-        else:
-            frame = ""
-        if frame:
-            yield frame
-            sent_s = time.monotonic()
+    yield from event_frames(deployment, [record.id], stopping, client, frame_of, len(before))
     if ended:
         result = current(deployment, record.id)
         yield _frame("end", result.model_dump_json(), len(result.token_ids))
+
+
+def event_frames(
+    deployment: Deployment,
+    request_ids: Sequence[str],
+    stopping: Flag,
+    client: Client,
+    frame_of: Callable[[int, Event], str],
+    offset: int = 0,
+) -> Iterator[str]:
+    """Yield the frames that `frame_of` makes of (place in the list, event), and heartbeats.
+
+    If the server can write from any thread, the feed's thread writes the frames of events that come while this one
+    waits. Ends some time after the client has disconnected.
+    """
+    sent_s = time.monotonic()
+
+    def take(place: int, event: Event) -> bool:
+        nonlocal sent_s
+        writer = client.writer()
+        if writer is None:
+            return False
+        if frame := frame_of(place, event):
+            writer.write(frame.encode())
+            sent_s = time.monotonic()
+        return True
+
+    for found in follow(deployment, request_ids, stopping, take, offset):
+        if found is not None:
+            frame = frame_of(*found)
+        elif client.is_gone():  # a write would fail, but there is nothing to write
+            return
+        else:
+            frame = ": still here\n\n" if time.monotonic() - sent_s >= HEARTBEAT_S else ""
+        if frame:
+            yield frame
+            sent_s = time.monotonic()
 
 
 def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:

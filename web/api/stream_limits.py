@@ -1,9 +1,7 @@
-"""Bound the long calls of this process, each of which holds a thread: a call in, its release out.
+"""Bound the long calls of this process, each of which holds a thread.
 
-The first reader of a request is always let in: requests under way are bounded
-(PACELINE_MAX_ACTIVE_REQUESTS), and the server has a thread for each. Further readers are bounded
-here, or a few requests, followed again and again, would take every thread. The counts are in
-memory: the threads are this process's own.
+The first stream of a request is always allowed: PACELINE_MAX_ACTIVE_REQUESTS bounds the running requests, and the
+server has a thread for each.
 """
 
 import threading
@@ -16,17 +14,17 @@ from app.errors import TooManyReaders
 
 
 class StreamLimits:
-    """Count the readers of one process, by request and by tenant."""
+    """Count the streams of one process, by request and by tenant."""
 
     def __init__(self, most: int, each: int) -> None:
-        """Allow `most` readers beside the first of each request, at most `each` for one tenant."""
+        """Allow `most` streams beside the first of each request, at most `each` for one tenant."""
         self._most, self._each = most, each
         self._lock = threading.Lock()
         self._calls: Counter[str] = Counter()  # by request
         self._more: Counter[str] = Counter()  # calls beside the first of each request, by tenant
 
     def take(self, request_id: str, tenant: str) -> Callable[[], None]:
-        """Count a reader until the returned function is called, once. Raises TooManyReaders."""
+        """Count a stream until the returned function is called, once. Raises TooManyReaders."""
         with self._lock:
             if self._calls[request_id]:
                 if self._more.total() >= self._most or self._more[tenant] >= self._each:
@@ -37,7 +35,6 @@ class StreamLimits:
 
     @contextmanager
     def taken(self, request_id: str, tenant: str) -> Iterator[None]:
-        """Count a reader for the block. Raises TooManyReaders."""
         release = self.take(request_id, tenant)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Submit the requests of one call within its key's limits: requests in, records out."""
+"""Submit the requests of one call within its key's limits."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -8,7 +8,6 @@
 Such a stream cannot be resumed, so a client that disconnects cancels its requests.
 """
 
-import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from pydantic import BaseModel
 from app.errors import GenerationFailed, NotFound, StoreUnavailable
 from app.messages import Event, FinishReason, Record, Stats
 from web.api.http_io import Client
-from web.api.request_events import await_end, cancel, follow_all
-from web.api.sse import HEARTBEAT_S
+from web.api.request_events import await_end, cancel
+from web.api.sse import event_frames
 from web.errors import v1_error_body
 from web.openai.responses import PredictionDetails, Usage
 from web.openai.text_stream import REASONS, GrowingText
@@ -28,12 +27,12 @@ from web.openai.writers import Head, ResponseWriter
 from workers.deployment import Deployment
 
 DONE = "data: [DONE]\n\n"
-STOPPING = "the server stops; try again"
+STOPPING = "the server is stopping; try again"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Hold a call's requests and the form of its answer."""
+    """A call's requests and the form of its answer."""
 
     records: list[Record]
     prompts: int  # the records of one prompt stand side by side
@@ -43,7 +42,6 @@ class Call:
 
     @property
     def ids(self) -> list[str]:
-        """Return the requests' ids."""
         return [record.id for record in self.records]
 
 
@@ -80,13 +78,15 @@ def whole(
 def frames(
     deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None], client: Client
 ) -> Iterator[str]:
-    """Yield the call as server-sent events, made within `watched`; some may be written as `web.api.sse` says."""
+    """Yield the call as server-sent events, within `watched`."""
     has_ended = False
     try:
         with watched:
             has_ended = yield from _frames(deployment, call, stopping, client)
+    except GenerationFailed as error:
+        yield _failed(str(error))
     except NotFound:
-        yield _failed("the request has been forgotten")
+        yield _failed("the request has expired")
     except StoreUnavailable:
         yield _failed("the store does not answer; try again")
     finally:  # also after a broken connection
@@ -95,41 +95,21 @@ def frames(
 
 
 def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) -> Generator[str, None, bool]:
-    """Yield the frames; return True if all texts came to their ends."""
     texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
     committed: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
     firsts = [first for i in range(len(texts)) if (first := call.writer.first(i)) is not None]
-    yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # out at once, and the headers with it
-    sent_s = time.monotonic()
+    yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # sent at once, with the headers
 
     def frame_of(place: int, event: Event) -> str:
-        nonlocal open_texts, sent_s
+        nonlocal open_texts
+        if event.finish_reason is not None and event.finish_reason not in REASONS:
+            raise GenerationFailed(_failure(event.finish_reason, event.error))
         committed[place] = (event.offset + len(event.tokens), event.stats)
         open_texts -= event.finish_reason is not None
-        sent_s = time.monotonic()
         return _event_frame(call, place, texts[place], event)
 
-    def take(place: int, event: Event) -> bool:
-        writer = client.writer() if event.finish_reason is None else None
-        if writer is None:
-            return False
-        if frame := frame_of(place, event):
-            writer.write(frame.encode())
-        return True
-
-    for found in follow_all(deployment, call.ids, stopping, take):
-        if found is not None:
-            place, event = found
-            if event.finish_reason is not None and event.finish_reason not in REASONS:
-                yield _failed(_failure(event.finish_reason, event.error))
-                return False
-            frame = frame_of(place, event)
-        else:
-            frame = ": still here\n\n" if time.monotonic() - sent_s >= HEARTBEAT_S else ""
-        if frame:
-            yield frame
-            sent_s = time.monotonic()
+    yield from event_frames(deployment, call.ids, stopping, client, frame_of)
     if open_texts:
         yield _failed(STOPPING)
         return False
@@ -140,7 +120,6 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
-    """Return the frames of an event; empty for tokens that make no text certain."""
     part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
     frame = _frame(call, [call.writer.part(call.head, place, part)]) if part.text or part.spoken else ""
     if event.finish_reason is None:
@@ -179,6 +158,5 @@ def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:
 
 
 def _cancel(deployment: Deployment, request_ids: list[str]) -> None:
-    """Cancel the requests that have not ended."""
     with suppress(NotFound, StoreUnavailable):
         cancel(deployment, request_ids)

@@ -1,9 +1,8 @@
 """Translate OpenAI's bodies: a checked body in, generate requests out.
 
-A field that changes nothing here (Ignored) may have any value. One that would change the answer and
-is not supported (UNSUPPORTED) may have only values without effect. Any other name is refused.
-`top_k`, `min_p`, `allowed_token_ids` and `speculation` are Paceline's: clients send them as
-`extra_body`.
+A field that changes nothing here (Ignored) may have any value. One that would change the answer and is not supported
+(UNSUPPORTED) may have only values without effect. Any other name is refused. `top_k`, `min_p`, `allowed_token_ids` and
+`speculation` are Paceline's: clients send them as `extra_body`.
 """
 
 from collections.abc import Iterable
@@ -36,7 +35,6 @@ UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
 
 
 def _listed(value: Any) -> Any:
-    """Make a list of a lone text."""
     return [value] if isinstance(value, str) else value
 
 
@@ -91,7 +89,6 @@ class Body(BaseModel):
     service_tier: Ignored = None
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
-        """Make `n` requests of each input. Raises InvalidBody, Unsupported."""
         for name, harmless in UNSUPPORTED.items():
             value = getattr(self, name, None)
             if value is not None and value not in harmless:
@@ -108,12 +105,11 @@ class Body(BaseModel):
 
 
 def _text(value: Any) -> Any:
-    """Join the text of content that comes in parts."""
     if not isinstance(value, list):
         return value
     for part in value:
         if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-            raise ValueError("only parts of type text are supported")
+            raise ValueError("only content parts of type text are supported")
     return "".join(part["text"] for part in value)
 
 
@@ -147,9 +143,8 @@ class ChatBody(Body):
     web_search_options: Refused = None
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """Make requests, of `most_tokens` unless the body says. Raises InvalidBody, Unsupported."""
         if self.top_logprobs is not None and not self.logprobs:
-            raise Unsupported("top_logprobs", "needs logprobs")
+            raise Unsupported("top_logprobs", "requires logprobs to be true")
         if any(turn.tool_calls for turn in self.messages):
             raise Unsupported("messages", "tool calls are not supported here")
         wanted = (self.top_logprobs or 0) if self.logprobs else None
@@ -161,13 +156,13 @@ class ChatBody(Body):
         return list(self._each([{"messages": [_turn(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map fields of a generate request to the caller's names, where they differ."""
+        """Map fields of a generate request to the caller's names, if they differ."""
         tokens = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         return {"logprobs": "top_logprobs", **tokens}
 
 
 class CompletionBody(Body):
-    """POST /v1/completions: the prompt is continued as it stands."""
+    """POST /v1/completions: the prompt is continued as it is."""
 
     prompt: Texts
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -180,12 +175,11 @@ class CompletionBody(Body):
         """Make the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
         texts = len(self.prompt) * (self.n or 1)
         if not 1 <= texts <= MAX_CHOICES:
-            raise Unsupported("prompt", f"a call gives 1 to {MAX_CHOICES} texts, not {texts}")
+            raise Unsupported("prompt", f"a call must ask for 1 to {MAX_CHOICES} texts (prompts times n), not {texts}")
         rest = {"max_tokens": self.max_tokens or min(COMPLETION_TOKENS, most_tokens), "logprobs": self.logprobs}
         return list(self._each([{"prompt": prompt, "raw": True} for prompt in self.prompt], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map field names as ChatBody does: none differ here."""
         return {}
 
 

@@ -1,8 +1,8 @@
 """Serve OpenAI's calls: parse, call the deployment, format.
 
 GET  /v1/models, /v1/models/<name>     the target
-POST /v1/chat/completions              a conversation goes on
-POST /v1/completions                   a text goes on
+POST /v1/chat/completions              continue a conversation
+POST /v1/completions                   continue a text
 """
 
 import time
@@ -15,7 +15,7 @@ from app.errors import InvalidRequest, UnknownModel
 from app.messages import Record
 from app.request import GenerateRequest
 from web.api.disconnects import DisconnectWatcher
-from web.api.http_io import Operation, body_of, client, client_left, event_stream, json_answer
+from web.api.http_io import Operation, body_of, client, event_stream, json_answer
 from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
@@ -29,7 +29,6 @@ from workers.deployment import Deployment
 def blueprint(
     deployment: Deployment, disconnects: DisconnectWatcher, stream_limits: StreamLimits, stopping: Flag
 ) -> Blueprint:
-    """Make the routes under /v1."""
     routes = Blueprint("v1", __name__, url_prefix="/v1")
     model = Model(id=deployment.settings.model_name, created=int(time.time()), owned_by="paceline")
 
@@ -75,7 +74,7 @@ def _answer(
         head=_head(deployment, writer, records[0]),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
-    watched = disconnects.watched(call.ids, client_left())
+    watched = disconnects.watched(call.ids, client().is_gone)
     if body.stream:
         response = event_stream(frames(deployment, call, stopping, watched, client()))
         response.call_on_close(stream_limits.take(records[0].id, tenant()))  # one thread, however many texts

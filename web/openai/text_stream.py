@@ -1,4 +1,4 @@
-"""Grow one text of a call: tokens in, in any runs; certain text and its log-probabilities out."""
+"""Grow one text of a call: tokens in, certain text and its log-probabilities out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ REASONS: dict[FinishReason, Reason] = {FinishReason.STOP: "stop", FinishReason.L
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """Hold a token and its log-probabilities; `start`: its first character in the text."""
-
     start: int
     token: int
     logprobs: TokenLogprobs
@@ -23,17 +21,14 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Hold the new part of a text and the tokens that begin in it.
-
-    A token without text, or one that a stop string cut off, belongs to no part.
-    """
+    """The new part of a text and the tokens that begin in it."""
 
     text: str
     spoken: list[Spoken]
 
 
 class GrowingText:
-    """Cut a text into parts; together they are the text, however its tokens are cut into events."""
+    """Cut a text into parts, which together are the text."""
 
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)

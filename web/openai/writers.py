@@ -28,7 +28,7 @@ from web.openai.text_stream import Part, Spoken, spelled
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Hold the fields of all answers of a call, and the tokenizer that spells its tokens."""
+    """The fields of all answers of a call, and the tokenizer that spells its tokens."""
 
     id: str
     created: int
@@ -38,7 +38,6 @@ class Head:
     top: int | None  # likeliest tokens wanted beside each; None: no log-probabilities
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a `CompletionBase`."""
         return {name: getattr(self, name) for name in ("id", "created", "model", "system_fingerprint")}
 
 
@@ -55,12 +54,9 @@ class ResponseWriter(Protocol):
 
 
 class ChatWriter:
-    """Write the answers of /v1/chat/completions."""
-
     prefix = "chatcmpl-"
 
     def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
-        """Write the answer to a call that did not stream."""
         choices = [
             ChatChoice(
                 index=i, message=Message(content=part.text), logprobs=_chat_logprobs(head, part), finish_reason=reason
@@ -74,26 +70,20 @@ class ChatWriter:
         return _chunk_choice(index, Delta(role="assistant", content=""))
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:
-        """Write more text."""
         return _chunk_choice(index, Delta(content=part.text), logprobs=_chat_logprobs(head, part))
 
     def last(self, index: int, reason: Reason) -> BaseModel:
-        """Write the end of a text."""
         return _chunk_choice(index, Delta(), reason=reason)
 
     def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
-        """Write a chunk as an event's data."""
         made = ChatChunk(**head.fields(), object="chat.completion.chunk", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
 
 
 class CompletionWriter:
-    """Write the answers of /v1/completions."""
-
     prefix = "cmpl-"
 
     def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
-        """Write the answer to a call that did not stream."""
         choices = [
             CompletionChoice(index=i, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=reason)
             for i, (part, reason) in enumerate(texts)
@@ -101,19 +91,15 @@ class CompletionWriter:
         return Completion(**head.fields(), choices=choices, usage=usage)
 
     def first(self, index: int) -> BaseModel | None:
-        """Begin a text: nothing comes before it."""
         return None
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:
-        """Write more text."""
         return CompletionChoice(index=index, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=None)
 
     def last(self, index: int, reason: Reason) -> BaseModel:
-        """Write the end of a text."""
         return CompletionChoice(index=index, text="", logprobs=None, finish_reason=reason)
 
     def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
-        """Write a chunk as an event's data."""
         made = Completion(**head.fields(), object="text_completion", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
 

@@ -1,9 +1,9 @@
-"""Serve GET /dashboard, the live page, and its data: state, history and traces in, JSON out.
+"""Serve GET /dashboard, the live page, and its data.
 
     GET /dashboard/data?after=S        present state, samples after S (wall clock), latest requests
-    GET /dashboard/requests/<trace>    the processes at work on one request, and when
+    GET /dashboard/requests/<trace>    which process worked on one request, and when
 
-Requests go by names that lead back to no request's text (`app/store/traces.py`).
+Requests have names that do not lead back to their text (`app/store/traces.py`).
 """
 
 import json
@@ -44,7 +44,6 @@ SHOWN = (
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """Make the routes of the page and its data."""
     routes = Blueprint("dashboard", __name__, url_prefix="/dashboard")
 
     @routes.get("")
@@ -81,9 +80,9 @@ def _seconds(name: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InvalidRequest(name, "is not a number of seconds") from None
+        raise InvalidRequest(name, "must be a number of seconds") from None
     if not 0.0 <= value < 1e12:
-        raise InvalidRequest(name, "is not a time")
+        raise InvalidRequest(name, "must be a time in seconds")
     return value
 
 
@@ -98,9 +97,9 @@ def _present(state: DeploymentState, now_s: float) -> dict[str, Any]:
         "nodes": [_node(node, now_s) for node in state.nodes],
         "positions": _positions(state),
         "load": _by_load(state),
-        "lengths": state.sums.get((ACCEPTED_LENGTH.name, ()), []),
-        "asked": _by_label(state, ASKED.name),
-        "ended": _by_label(state, ENDED.name),
+        "lengths": state.histogram(ACCEPTED_LENGTH),
+        "asked": state.by_label(ASKED),
+        "ended": state.by_label(ENDED),
         "bounds": {
             "lengths": ACCEPTED_LENGTH.buckets,
             "first_token": FIRST_TOKEN.buckets,
@@ -115,7 +114,6 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
 
 
 def _positions(state: DeploymentState) -> list[dict[str, Any]]:
-    """Count draft tokens verified and accepted, by drafter and position."""
     return [
         {
             "drafter": labels[0],
@@ -129,18 +127,13 @@ def _positions(state: DeploymentState) -> list[dict[str, Any]]:
 
 
 def _by_load(state: DeploymentState) -> list[dict[str, float]]:
-    """Count rounds and their draft tokens by the number of sequences in the step."""
-    drafted = _by_label(state, DRAFTED_AT_LOAD.name)
-    rounds = _by_label(state, AT_LOAD.name)
+    drafted = state.by_label(DRAFTED_AT_LOAD)
+    rounds = state.by_label(AT_LOAD)
     return [
         {"sequences": int(load), "rounds": count, "drafted": drafted.get(load, 0.0)}
         for load, count in sorted(rounds.items(), key=lambda item: (len(item[0]), item[0]))
         if load.isdigit()
     ]
-
-
-def _by_label(state: DeploymentState, name: str) -> dict[str, float]:
-    return {labels[0]: sums[0] for (metric, labels), sums in state.sums.items() if metric == name and len(labels) == 1}
 
 
 def _progress(trace: str, facts: dict[str, str]) -> dict[str, Any]:

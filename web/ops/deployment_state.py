@@ -1,11 +1,11 @@
-"""Read the present state of the deployment for metrics and dashboard: the store in, one object out."""
+"""Read the present state of the deployment, for metrics and dashboard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.counters import series
 from app.messages import FUSE, SETTLE, mailbox_of
-from app.metrics import GROUP
+from app.metrics import GROUP, Metric
 from app.policy import Policy
 from app.store.protocol import Node
 from workers.deployment import Deployment
@@ -15,27 +15,33 @@ KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """Hold the state at one time. `sums`: of `app.metrics`, by name and label values."""
+    """The state at one time. `sums`: of `app.metrics`, by name and label values."""
 
     sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
     nodes: tuple[Node, ...]
     policy: Policy
     depths: Mapping[str, int]  # by stage: the mail, tasks or requests that wait for it
     active: int  # requests admitted and not ended
-    missing: tuple[str, ...]  # kinds of processes of which none lives, though one should
+    missing: tuple[str, ...]  # kinds of processes that should run and do not
 
     def of(self, kind: str) -> list[Node]:
-        """List the live nodes of a kind."""
         return [node for node in self.nodes if node.kind == kind]
 
-    def total(self, name: str, *labels: str) -> float:
-        """Sum a counter's series whose first labels are these."""
-        wanted = len(labels)
-        return sum(sums[0] for (metric, own), sums in self.sums.items() if metric == name and own[:wanted] == labels)
+    def total(self, metric: Metric) -> float:
+        """Sum all series of a counter."""
+        return sum(sums[0] for (name, _), sums in self.sums.items() if name == metric.name)
+
+    def by_label(self, metric: Metric) -> dict[str, float]:
+        """Return a counter's sums by its one label."""
+        found = {labels: sums[0] for (name, labels), sums in self.sums.items() if name == metric.name}
+        return {labels[0]: total for labels, total in sorted(found.items()) if len(labels) == 1}
+
+    def histogram(self, metric: Metric) -> list[float]:
+        """Return one count a bucket, then the sum of all values, of a histogram without labels."""
+        return self.sums.get((metric.name, ()), [0.0] * metric.size)
 
 
 def read_state(deployment: Deployment) -> DeploymentState:
-    """Read the present state. Raises StoreUnavailable."""
     nodes = tuple(sorted(deployment.nodes.live(), key=lambda node: (KINDS.index(node.kind), node.name)))
     active = deployment.requests.active()
     found = {series(name): sums for name, sums in deployment.shared_stats.load(GROUP).items()}
@@ -50,7 +56,6 @@ def read_state(deployment: Deployment) -> DeploymentState:
 
 
 def running(nodes: tuple[Node, ...]) -> int:
-    """Count the sequences on verifiers."""
     return sum(int(node.info.get("sequences", 0)) for node in nodes if node.kind == "verify")
 
 

@@ -1,7 +1,4 @@
-"""Serve GET /healthz and GET /readyz: flags and live processes in, a status out.
-
-/healthz: this process answers and stays. /readyz: requests would be served, or the missing kinds.
-"""
+"""Serve GET /healthz (this process answers) and GET /readyz (requests would be served, or the missing kinds)."""
 
 import logging
 from collections import Counter
@@ -18,7 +15,7 @@ NEEDED = ("control", "verify")  # requests are served without drafters and fuser
 
 
 def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
-    """Make the two routes. Once `leaving` is set, /healthz says so to a proxy."""
+    """Make the two routes. Once `leaving` is set, /healthz tells a proxy so."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
@@ -34,7 +31,6 @@ def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
 
 
 def _missing(deployment: Deployment) -> tuple[list[str], dict[str, int]]:
-    """Return the kinds of processes that are needed and not there, and the count of each kind."""
     try:
         nodes = Counter(node.kind for node in deployment.nodes.live())
     except StoreUnavailable as error:

@@ -1,7 +1,4 @@
-"""Sample the deployment's state into its history once a second, by one of the web processes.
-
-A DeploymentState in, a sample in the store out: a dashboard that opens has a past.
-"""
+"""Sample the deployment's state into its history once a second, by one of the web processes, for the dashboard."""
 
 import time
 from typing import Any
@@ -18,7 +15,6 @@ from app.metrics import (
     REUSED_TOKENS,
     STEP,
     TOKENS,
-    Metric,
 )
 from web.ops.deployment_state import DeploymentState, read_state, running
 from workers.deployment import Deployment
@@ -28,8 +24,6 @@ EVERY_S = 1.0
 
 
 class HistoryWriter(HeartbeatTask):
-    """Write samples, from the heartbeat of a web process."""
-
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
@@ -40,31 +34,23 @@ class HistoryWriter(HeartbeatTask):
 
 
 def sample(state: DeploymentState, now_s: float) -> dict[str, Any]:
-    """Make a sample of the state: counters as they stand, so that any two samples give a rate."""
+    """Make a sample of the state, with counters as they are, so that any two samples give a rate."""
+    steps = state.histogram(STEP)
     return {
         "at_s": round(now_s, 3),
-        "tokens": {labels[0]: sums[0] for labels, sums in _series(state, TOKENS)},
-        "lengths": _histogram(state, ACCEPTED_LENGTH),
-        "first_token": _histogram(state, FIRST_TOKEN),
-        "per_token": _histogram(state, PER_TOKEN),
-        "steps": [sum(_histogram(state, STEP)[:-1]), _histogram(state, STEP)[-1]],
-        "drafted": state.total(DRAFTED.name),
-        "accepted": state.total(ACCEPTED.name),
-        "prompt": state.total(PROMPT_TOKENS.name),
-        "reused": state.total(REUSED_TOKENS.name),
-        "ended": state.total(ENDED.name),
-        "busy": {labels[0]: round(sums[0], 3) for labels, sums in _series(state, BUSY)},
+        "tokens": state.by_label(TOKENS),
+        "lengths": state.histogram(ACCEPTED_LENGTH),
+        "first_token": state.histogram(FIRST_TOKEN),
+        "per_token": state.histogram(PER_TOKEN),
+        "steps": [sum(steps[:-1]), steps[-1]],
+        "drafted": state.total(DRAFTED),
+        "accepted": state.total(ACCEPTED),
+        "prompt": state.total(PROMPT_TOKENS),
+        "reused": state.total(REUSED_TOKENS),
+        "ended": state.total(ENDED),
+        "busy": {kind: round(busy_s, 3) for kind, busy_s in state.by_label(BUSY).items()},
         "depths": dict(state.depths),
         "active": state.active,
         "running": running(state.nodes),
         "longest_draft": state.policy.max_draft_tokens,
     }
-
-
-def _series(state: DeploymentState, metric: Metric) -> list[tuple[tuple[str, ...], list[float]]]:
-    return sorted((labels, sums) for (name, labels), sums in state.sums.items() if name == metric.name)
-
-
-def _histogram(state: DeploymentState, metric: Metric) -> list[float]:
-    """Return one count a bucket, then the sum of all values, of a histogram without labels."""
-    return state.sums.get((metric.name, ()), [0.0] * (len(metric.buckets) + 2))

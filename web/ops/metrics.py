@@ -1,7 +1,7 @@
-"""Serve GET /metrics: the deployment's counters and present state in, Prometheus' text out.
+"""Serve GET /metrics: the deployment's counters and present state as Prometheus' text.
 
-All web processes serve the same: counters are sums that all processes keep in the store, gauges are
-read at each call. Without the store there is one gauge, `redis_up`, at zero.
+All web processes serve the same: counters are sums in the store, gauges are read at each call. Without the store there
+is one gauge, `redis_up`, at zero.
 """
 
 import logging
@@ -26,7 +26,6 @@ AHEAD = ("ahead_hits", "ahead_misses")
 
 
 def blueprint(deployment: Deployment) -> Blueprint:
-    """Make the one route."""
     routes = Blueprint("metrics", __name__)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Deployment(deployment))
@@ -66,17 +65,13 @@ def _counted(state: DeploymentState) -> Iterator[Family]:
         own = found.get(metric.name, {})
         fitting = {labels: sums for labels, sums in sorted(own.items()) if _fits(metric, labels, sums)}
         for labels in [(value,) for value in metric.values] if metric.labels else [()]:
-            fitting.setdefault(labels, [0.0] * _size(metric))
+            fitting.setdefault(labels, [0.0] * metric.size)
         yield _histogram(metric, fitting) if metric.buckets else _counter(metric, fitting)
 
 
 def _fits(metric: Metric, labels: tuple[str, ...], sums: list[float]) -> bool:
     """Return False for sums of another shape: another version may have counted them."""
-    return len(labels) == len(metric.labels) and len(sums) == _size(metric)
-
-
-def _size(metric: Metric) -> int:
-    return len(metric.buckets) + 2 if metric.buckets else 1
+    return len(labels) == len(metric.labels) and len(sums) == metric.size
 
 
 def _counter(metric: Metric, found: dict[tuple[str, ...], list[float]]) -> Family:

@@ -1,4 +1,4 @@
-"""Run the beat process: Celery's scheduler, in memory (its usual file is a pickle), with a heartbeat of its own."""
+"""Run the beat process: Celery's scheduler, in memory (its usual file is a pickle), with a heartbeat."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from workers.heartbeat import Heartbeat
 
 
 def run_beat(deployment: Deployment, node: str) -> None:
-    """Send the controller's ticks until it is stopped."""
     heartbeat = Heartbeat(deployment, "beat", node)
     heartbeat.begin()
     try:
@@ -25,12 +24,12 @@ def run_beat(deployment: Deployment, node: str) -> None:
 
 
 def _ticking(heartbeat: Heartbeat) -> type[Scheduler]:
-    """Make a scheduler whose progress is its ticks: the heartbeat sees one that hangs, and ends it."""
+    """Make a scheduler whose progress is its ticks, so that the heartbeat ends one that hangs."""
 
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
-            heartbeat.begin_work()  # anew with each tick, so that without ticks progress stands still
-            heartbeat.mark_idle()  # it mostly sleeps, which is no load
+            heartbeat.begin_work()  # with each tick; without ticks there is no progress
+            heartbeat.mark_idle()  # it mostly sleeps
             return super().tick(*args, **kwargs)
 
     return Ticking

@@ -1,7 +1,6 @@
 """Run verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
 
-The two segments and mailboxes are the same as in two processes: the verifier's in the main thread, the drafters' in a
-thread of their own. That saves the memory and the start of one process.
+The drafters have a thread of their own. That saves the memory and the start of one process.
 """
 
 import logging
@@ -33,7 +32,7 @@ from workers.roles import draft, verify
 from workers.service import RoleService
 
 log = logging.getLogger(__name__)
-SWITCH_S = 0.0005  # Python's threads take turns this often, or one side's step would wait for the other's bookkeeping
+SWITCH_S = 0.0005  # Python's threads switch this often: a side's step must not wait for the other's bookkeeping
 SHORT_S = 0.1  # serving that ended sooner was refused, and is not tried again at once
 PROBE_ROWS = 8
 PROBE_TOKENS = 32
@@ -42,8 +41,7 @@ PROBE_TOKENS = 32
 def serve(deployment: Deployment, node: str) -> RoleService:
     """Load both sides and serve the verifier's mailbox.
 
-    With `partition = "auto"` several divisions of the cores are prepared and measured, of which the verifier
-    uses one at a time.
+    With `partition = "auto"` several divisions of the cores are prepared and measured.
     """
     sys.setswitchinterval(SWITCH_S)
     sides = sides_of(deployment.settings)
@@ -76,7 +74,7 @@ def serve(deployment: Deployment, node: str) -> RoleService:
 def _measure_splits(
     verifier: Verifier, drafters: "DrafterThread", splits: PreparedSplits, vocab_size: int
 ) -> dict[str, object]:
-    """Measure both sides at once under each split over both alone on all cores; expect steps and drafts to be so.
+    """Measure the slowdown of both sides at once under each split, over each alone on all cores.
 
     That also prepares the threads of each split. Returns places and slowdowns by split, for status.
     """
@@ -93,7 +91,7 @@ def _measure_splits(
 
 
 class DrafterThread(threading.Thread):
-    """The drafters' side: a thread that loads them and serves their mailbox until the process ends."""
+    """Load the drafters, and serve their mailbox until the process ends."""
 
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
@@ -106,7 +104,7 @@ class DrafterThread(threading.Thread):
         self._loaded, self._may_go = threading.Event(), threading.Event()
 
     def load(self) -> None:
-        """Start the thread, and wait until it has loaded the drafters. Raises ModelRefused."""
+        """Start the thread, and wait for the drafters. Raises ModelRefused."""
         self.start()
         self._loaded.wait()
         if self._error is not None:
@@ -116,15 +114,14 @@ class DrafterThread(threading.Thread):
     def forwards(self) -> list[Forward]:
         """Return the loaded drafters' models. Raises InstanceError for one on a GPU."""
         if not all(isinstance(guesser, ModelGuesser) for guesser in self._guessers.values()):
-            raise InstanceError('a plan of partition = "auto" divides cores, but drafters are on a GPU')
+            raise InstanceError('a plan of partition = "auto" divides CPU cores, but the drafters are on a GPU')
         return [guesser.model for guesser in self._guessers.values() if isinstance(guesser, ModelGuesser)]
 
     def follow(self, splits: PreparedSplits) -> None:
-        """Work where the present one of these splits has it. Call it before `go`."""
+        """Work on the cores of the present one of these splits. Call it before `go`."""
         self._splits = splits
 
     def go(self) -> None:
-        """Let the thread begin to serve."""
         self._may_go.set()
 
     def guess(self) -> None:

@@ -1,7 +1,4 @@
-"""Run control: admit requests from Celery, settle their results, tick the controller, look after Redis' file.
-
-Nothing here blocks for long.
-"""
+"""Run control: admit requests of Celery tasks, settle their results, run ticks, watch Redis' append-only file."""
 
 from app.messages import SETTLE, Settle
 from workers.deployment import Deployment
@@ -16,7 +13,6 @@ from workers.tasks.waiting_tasks import WaitingTasks
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Register the public task and the tick; settle results."""
     heartbeat = Heartbeat(deployment, "control", node)
     results = TaskResults(deployment.celery)
     settler, waiting_tasks = ResultSettler(deployment, results), WaitingTasks(deployment, results)

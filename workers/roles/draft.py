@@ -18,7 +18,7 @@ from workers.service import RoleService
 
 
 def stay() -> None:
-    """Work where the thread is."""
+    """Do not move: there is one part of the machine."""
 
 
 def serve(
@@ -31,8 +31,8 @@ def serve(
 ) -> RoleService:
     """Load the drafters, unless `models` are given, and serve the node's mailbox.
 
-    `is_apart`: on a part of the machine that no verifier uses. `follow` is called before any work, by
-    the thread that does it: it goes to the part of the machine that drafting has by now.
+    `is_apart`: on a part of the machine that no verifier uses. `follow` is called before any work, by the thread that
+    does it, and moves it to the part of the machine that drafting has.
     """
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
@@ -82,5 +82,5 @@ def serve(
 
 
 def _is_readable(message: DraftJob | SharedPath, vocab_size: int) -> bool:
-    """Return whether the model has all these tokens; an id outside the embedding would crash a process on a GPU."""
+    """Return whether the model has all these tokens: an id outside the embedding crashes a process on a GPU."""
     return max(message.tokens, default=0) < vocab_size

@@ -12,7 +12,6 @@ from workers.service import RoleService
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Build the fuser, with model-free drafters only, and serve the fusers' common mailbox."""
     fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests)
     heartbeat = Heartbeat(deployment, "fuse", node)
 

@@ -66,10 +66,7 @@ def serve(
 
 
 def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner], Splits] | None = None) -> Verifier:
-    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process.
-
-    `prepare_splits`: see `build_verifier`.
-    """
+    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process."""
     metrics = VerifierMetrics(deployment.counters)
     return build_verifier(
         deployment.settings,
@@ -85,10 +82,10 @@ def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner]
 def _leave() -> None:
     """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed).
 
-    Another verifier takes over; the sweep finds a request that crashes one after the other.
+    Another verifier takes over; `workers.recovery` finds a request that crashes one after the other.
     """
     if worker_state.should_stop is None:
-        log.critical("no memory for a step of one sequence; leaving")
+        log.critical("out of memory in a step of one sequence; ending this process")
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -107,7 +104,7 @@ class VerifierLoop(HeartbeatTask):
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
-        """Receive the mail, run one round, send the jobs for the next drafts; return the seconds it can wait."""
+        """Receive the mail, run one round, send the next draft jobs; return the seconds it can wait."""
         for message in messages:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
@@ -118,7 +115,7 @@ class VerifierLoop(HeartbeatTask):
         return self._verifier.wait_s(time.time())
 
     def beat(self) -> None:
-        """Follow the drafters alive and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
+        """Follow the live drafters and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
         pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())
@@ -132,8 +129,8 @@ class VerifierLoop(HeartbeatTask):
             try:
                 self._verifier.adopt([request_id])
             except (ValidationError, MessageError):  # another version wrote it; it must not stop the others
-                log.exception("it cannot be read", extra=of(request_id))
-                self._deployment.requests.end(request_id, FinishReason.ERROR, "what is stored of it cannot be read")
+                log.exception("the stored request cannot be read", extra=of(request_id))
+                self._deployment.requests.end(request_id, FinishReason.ERROR, "the stored request cannot be read")
 
     def _reconcile(self) -> None:
         """Adopt and release sequences as the store says, whatever mail was lost."""

@@ -1,4 +1,4 @@
-"""Register the Celery task `paceline.attend`, the doorbell: it says that a mailbox of this worker has mail."""
+"""Register the Celery task `paceline.attend`, the doorbell: a mailbox of this worker has mail."""
 
 from celery import Celery
 
@@ -7,8 +7,6 @@ from workers.service import RoleService
 
 
 def register(celery: Celery, service: RoleService) -> None:
-    """Register the task that serves a mailbox of the role when its doorbell rings."""
-
     @celery.task(name=ATTEND, ignore_result=True)
     def attend(mailbox: str) -> None:
         service.ring(mailbox)

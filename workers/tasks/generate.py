@@ -1,6 +1,6 @@
 """Register the Celery task `paceline.generate`: admit a request from another service, or let it wait for room.
 
-Its result is stored under the task's id when the request ends, so no worker slot waits for it (design D12,
+Its result is stored under the task's id when the request ends, so no worker slot waits (design D12,
 `workers/tasks/settle.py`).
 """
 
@@ -19,17 +19,15 @@ from workers.tasks.progress import TaskProgress
 from workers.tasks.settle import saved_context
 from workers.tasks.waiting_tasks import WaitingTasks
 
-RESULT = {"text", "token_ids"}  # no request has these
+RESULT = {"text", "token_ids"}  # fields of a result that no request has
 WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
 def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, progress: TaskProgress) -> None:
-    """Register the task that admits requests from the public queues."""
     priorities = {queue: name for name, queue in public_queues(settings).items()}
 
     @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))
     def generate(self: Task, *args: Any, **kwargs: Any) -> None:
-        """Generate text; the arguments are a request's fields."""
         request = request_of(args, kwargs)
         priority = priorities.get(str((self.request.delivery_info or {}).get("routing_key")), NORMAL)
         try:
@@ -39,17 +37,17 @@ def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, pr
         except InvalidRequest as error:
             raise ValueError(str(error)) from None
         except StoreUnavailable as error:
-            raise Reject(error, requeue=True) from error  # or, without Redis, again when it is back
+            raise Reject(error, requeue=True) from error  # delivered again, without Redis when it is back
         raise Ignore()
 
 
 def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
-    """Read the request off a task's arguments; the first may be the result of a task before it.
+    """Read the request from a task's arguments; the first may be the result of a task before it.
 
-    Raises ValueError with pydantic's explanation: a plain exception travels through every result backend.
+    Raises ValueError: a plain exception travels through every result backend.
     """
     if len(args) > 1:
-        raise ValueError("give keyword arguments; at most the prompt may come by position")
+        raise ValueError("paceline.generate takes keyword arguments; only the prompt may be positional")
     if args:
         kwargs = {**_fields(args[0]), **kwargs}
     try:
@@ -61,12 +59,11 @@ def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest
 
 
 def _fields(given: Any) -> dict[str, Any]:
-    """Take a prompt, fields of a request, the text of a result, or in a chord several of these, joined by blank
-    lines."""
+    """Take a prompt, a request's fields, a result's text, or in a chord several of these, joined by blank lines."""
     if isinstance(given, list):
         prompts = [_fields(one).get("prompt") for one in given]
         if not all(isinstance(prompt, str) for prompt in prompts):
-            raise ValueError("a chord's parts must give prompts, or results")
+            raise ValueError("each part of a chord must return a prompt or a result")
         return {"prompt": "\n\n".join(map(str, prompts))}
     if isinstance(given, dict):
         return {"prompt": given["text"]} if given.keys() >= RESULT else given
@@ -76,7 +73,6 @@ def _fields(given: Any) -> dict[str, Any]:
 def _admit(
     task: Task, request: GenerateRequest, priority: str, waiting_tasks: WaitingTasks, progress: TaskProgress
 ) -> None:
-    """Admit the request of a task, or let it wait. Raises QueueFull, InvalidRequest, StoreUnavailable."""
     request_id, context = task.request.id, saved_context(task.request)
     if waiting_tasks.admit(request, request_id, context, priority):
         progress.begin(request_id)

@@ -22,7 +22,7 @@ class TaskProgress(HeartbeatTask):
         self._known_progress: OrderedDict[str, tuple[int, int | None]] = OrderedDict()
 
     def begin(self, request_id: str) -> None:
-        """Publish that it is admitted: from now on a `revoke` leaves its state to us, as that of any started task."""
+        """Publish that it is admitted: from now on a `revoke` leaves its state to Paceline."""
         if request_id not in self._known_progress:  # it may have been sent twice
             self._publish(request_id, 0)
 

@@ -1,8 +1,7 @@
-"""Store a task's result, send its callbacks, as if its body had returned it, and the event that monitors wait for.
+"""Store a task's result, send its callbacks and its event, as if its body had returned the result.
 
-`Ignore()` ended the task without a result, and with that Celery forgot its callbacks and sent no event but that it was
-started. They were kept with the request; here they are sent as Celery's own tracer and worker would: links and the rest
-of a chain by hand, chords and error callbacks through the backend's `mark_as_*`, events by the worker's dispatcher.
+`Ignore()` ended the task without a result, so Celery dropped its callbacks. They were kept with the request and are
+sent here as Celery's tracer and worker would.
 """
 
 import logging
@@ -21,7 +20,7 @@ EXPIRED, REVOKED = "expired", "revoked"
 
 
 class TaskResults:
-    """Store the results of one worker's tasks. Events go out once it is ready, from any of its threads."""
+    """Store the results of one worker's tasks. Events are sent once the worker is ready, from any thread."""
 
     def __init__(self, celery: Celery) -> None:
         self._celery = celery
@@ -29,7 +28,7 @@ class TaskResults:
         signals.worker_ready.connect(self._ready)
 
     def succeeded(self, context: Context, value: dict[str, Any], summary: str, runtime_s: float) -> None:
-        """Store a result. `summary`: a monitor shows it in place of the result."""
+        """Store a result. `summary`: what a monitor shows in its place."""
         parent = {"parent_id": context.id, "root_id": context.root_id}
         for callback in context.callbacks or ():
             signature(callback, app=self._celery).apply_async((value,), **parent)
@@ -41,14 +40,13 @@ class TaskResults:
         self._send("task-succeeded", context, result=summary, runtime=runtime_s)
 
     def failed(self, context: Context, error: str) -> None:
-        """Store the failure of a request, or of a task that was never admitted."""
         failure = GenerationFailed(error)
         self._celery.backend.mark_as_failure(context.id, failure, request=context)
         self._send("task-failed", context, exception=repr(failure), traceback="")
 
     def revoked(self, context: Context, reason: str) -> None:
-        """Store that the task was revoked, or came too late (`expired`)."""
-        # As for any revoked task there are no error callbacks; those after it in a chain wait in vain.
+        """Store that the task was revoked, or too late (`expired`)."""
+        # As for any revoked task there are no error callbacks; the rest of a chain is never called.
         self._celery.backend.mark_as_revoked(context.id, reason, request=context)
         is_expired = reason == EXPIRED
         self._send("task-revoked", context, terminated=not is_expired, signum=None, expired=is_expired)
@@ -63,5 +61,5 @@ class TaskResults:
             return
         try:
             dispatcher.send(kind, uuid=context.id, name=GENERATE, **fields)
-        except Exception as error:  # the result is stored: no event is worth doing it again
+        except Exception as error:  # the result is stored; a lost event does not repeat it
             log.warning("no %s event: %s", kind, error, extra=of(context.id))

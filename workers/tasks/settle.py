@@ -1,7 +1,4 @@
-"""Give an ended request's result to the Celery task that submitted it, as if the task had returned it (design D12).
-
-The requests of revoked tasks are ended here as well.
-"""
+"""Give an ended request's result to the Celery task that submitted it (design D12); end requests of revoked tasks."""
 
 import json
 import logging
@@ -40,7 +37,7 @@ def saved_context(request: Context) -> dict[str, Any]:
 
 
 class ResultSettler(HeartbeatTask):
-    """Settle each request once; after a crash in between it is settled again, never forgotten."""
+    """Settle each request once; after a crash in between, again."""
 
     def __init__(self, deployment: Deployment, results: TaskResults) -> None:
         self._deployment = deployment
@@ -48,22 +45,20 @@ class ResultSettler(HeartbeatTask):
         self._caught_up_s = time.monotonic()
 
     def beat(self) -> None:
-        """Cancel the requests of revoked tasks, then settle those whose message was lost."""
         self.end_revoked()
         self.catch_up()
 
     def settle(self, request_id: str) -> None:
-        """Store the result and send the callbacks, if the request has ended and waits for that.
+        """Store the result and send the callbacks, if the request has ended and is not settled.
 
-        Whatever goes wrong with one request is logged and tried again: others wait behind it.
+        An error is logged and the request tried again: others wait behind it.
         """
         try:
             self._settle(request_id)
         except Exception:  # callbacks are other services' signatures: they may raise anything
-            log.exception("its result is not stored yet", extra=of(request_id))
+            log.exception("the task's result is not stored yet", extra=of(request_id))
 
     def catch_up(self) -> None:
-        """Settle the requests whose message was lost, every CATCH_UP_EVERY_S."""
         now = time.monotonic()
         if now - self._caught_up_s >= CATCH_UP_EVERY_S:
             self._caught_up_s = now
@@ -71,7 +66,6 @@ class ResultSettler(HeartbeatTask):
                 self.settle(request_id)
 
     def end_revoked(self) -> None:
-        """Cancel the requests of revoked tasks."""
         if not len(worker_state.revoked):
             return
         for request_id in self._deployment.requests.unsettled():
@@ -101,7 +95,7 @@ class ResultSettler(HeartbeatTask):
             self._results.revoked(context, REVOKED)
         else:
             answer = result(end, self._deployment.tokenizer, ended_s)
-            summary = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: monitors are no place for answers
+            summary = f"{answer.status}, {len(end.tokens)} tokens"  # not the text: a monitor must not show answers
             runtime_s = max(0.0, ended_s - end.record.created_s)
             self._results.succeeded(context, answer.model_dump(mode="json"), summary, runtime_s)
         store.settled(request_id)

@@ -1,6 +1,6 @@
-"""Register the Celery task `paceline.steer`, the controller's tick: read the load, decide, publish the policy.
+"""Register the Celery task `paceline.steer`: read the load, decide by `app.beat`, publish the policy.
 
-Each tick is a line of a log if the settings name a file. The decision itself is `app.beat`'s.
+Each tick is a line of a log if the settings name a file.
 """
 
 import json
@@ -21,11 +21,11 @@ from workers.celery_app import STEER
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
-WORKERS = ("verify", "draft", FUSE, "control")  # kinds that work through mail; others' busy times are no load
+WORKERS = ("verify", "draft", FUSE, "control")  # kinds whose busy time is load
 
 
 class Tick(Message):
-    """Record one tick: a line of the controller's log."""
+    """One tick: a line of the log."""
 
     now_s: float  # wall clock
     load: Load
@@ -34,8 +34,6 @@ class Tick(Message):
 
 
 def register(celery: Celery, deployment: Deployment) -> None:
-    """Register the task that the beat process sends."""
-
     @celery.task(name=STEER, ignore_result=True, send_events=False)  # one a second would hide all other events
     def steer_tick() -> None:
         tick(deployment)
@@ -54,7 +52,6 @@ def tick(deployment: Deployment) -> None:
 
 
 def load_of(deployment: Deployment) -> Load:
-    """Read the load off heartbeats and mailboxes."""
     live = deployment.nodes.live()
     working = [node for node in live if node.kind in WORKERS]
     boxes = [mailbox_of(node.kind, node.name) for node in working if node.kind in ("verify", "draft")]
@@ -76,7 +73,7 @@ def _mailbox(deployment: Deployment, mailbox: str) -> MailboxLoad:
 
 
 def _age_s(item: str) -> float:
-    """Read the time that an item has waited; 0 where it does not name the time it was sent. Mail is not trusted."""
+    """Read how long an item has waited; 0 if it has no valid time. Mail is not trusted."""
     try:
         sent_s = float(json.loads(item)["sent_s"])
     except (ValueError, KeyError, TypeError):
@@ -87,8 +84,8 @@ def _age_s(item: str) -> float:
 def _verifier(node: Node) -> VerifierLoad:
     try:
         return VerifierLoad.model_validate(node.info.get("load", {}))
-    except ValidationError as error:  # another version's
-        log.warning("what %s says of its load cannot be read: %s", node.name, error.errors()[0]["msg"])
+    except ValidationError as error:  # sent by another version
+        log.warning("the load that %s reports cannot be read: %s", node.name, error.errors()[0]["msg"])
         return VerifierLoad(sequences=int(node.info.get("sequences", 0)))
 
 

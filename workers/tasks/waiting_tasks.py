@@ -1,8 +1,7 @@
-"""Admit waiting requests of Celery tasks when capacity frees up: by priority, then first in, first out.
+"""Admit waiting requests of Celery tasks when there is room: by priority, then first in, first out.
 
-They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in
-two steps, so a worker killed between them loses the task. A task postponed by `retry` runs that risk each second;
-here it runs it once, and not at all while it waits.
+They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in two
+steps, and a worker killed between them loses the task. A task postponed by `retry` has that risk each second.
 """
 
 import json
@@ -27,7 +26,7 @@ LOOK_EVERY_S = 0.5
 
 
 class WaitingTasks(HeartbeatTask):
-    """Keep the waiting room of one deployment; several processes may, one at a time."""
+    """Admit and end the waiting tasks of one deployment; several processes may, one at a time."""
 
     def __init__(self, deployment: Deployment, results: TaskResults, patience_s: float = PATIENCE_S) -> None:
         self._deployment = deployment
@@ -35,7 +34,7 @@ class WaitingTasks(HeartbeatTask):
         self._room: WaitingRoom = deployment.waiting
         self._nodes: Nodes = deployment.nodes
         self._patience_s = patience_s
-        self._revoked: set[str] = set()  # of the revoked, those looked for in the whole room
+        self._revoked: set[str] = set()  # revoked tasks that were looked for in the whole room
 
     def admit(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> bool:
         """Admit a task's request if there is room and no other goes before it.
@@ -72,7 +71,6 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _end_revoked(self) -> None:
-        """End the revoked tasks wherever they are in the queue."""
         revoked = set(worker_state.revoked)
         new, self._revoked = revoked - self._revoked, revoked
         if not new:
@@ -84,7 +82,7 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _is_dealt_with(self, item: str, has_room: bool) -> bool:
-        """Admit it, or end it; False if there is no room yet for this one and those behind it."""
+        """Admit it, or end it; False if there is no room yet."""
         waiting = json.loads(item)
         if waiting["id"] in worker_state.revoked:
             self._results.revoked(_context(waiting), REVOKED)
@@ -95,8 +93,7 @@ class WaitingTasks(HeartbeatTask):
         return True
 
     def _is_admitted(self, waiting: dict[str, Any], has_room: bool) -> bool:
-        """Admit it, or fail it after its time; False if it must wait on."""
-        full = "those of higher priority wait, too"
+        full = "requests of higher priority are waiting"
         try:
             request = GenerateRequest.model_validate(waiting["request"])
             try:
@@ -109,13 +106,16 @@ class WaitingTasks(HeartbeatTask):
                 return False
             # Settled like any other end: else its failure might be published, and another process admit it.
             self._deployment.reject(request, waiting["id"], waiting["task"], f"there was no room in time: {full}")
-        except (InvalidRequest, ValueError) as error:  # another version, or one with other settings, put it there
+        except (
+            InvalidRequest,
+            ValueError,
+        ) as error:  # put there by another version or with other settings
             self._results.failed(_context(waiting), str(error))
         return True
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    """Return whether the sender set a time (`expires`) that is over."""
+    """Return whether the time that the sender set (`expires`) is over."""
     expires = json.loads(waiting["task"]).get("expires")
     return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
 

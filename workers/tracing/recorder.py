@@ -1,57 +1,55 @@
-"""Record a process's spans of work, and hand them to the sinks that the settings select.
+"""Record a process's spans of work, and write them to the timelines in Redis and, if one is named, to a collector.
 
-One thread works and only appends; the heartbeat's thread flushes. Knows neither mailboxes nor stages.
+The working thread only appends; the heartbeat's thread writes.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Self
+from importlib import import_module
+from typing import Final
 
 from app.config import Settings
-from app.errors import StoreUnavailable
+from app.errors import InvalidSettings, StoreUnavailable
 from app.store.traces import Traces
 from app.verifier.metrics import RequestProgress
-from workers.tracing.sinks import MOST_KEPT, FileSink, OtlpSink, RedisSink, Sink, WorkSpan
+from workers.tracing.spans import Sink, WorkSpan
+from workers.tracing.timelines import Timelines
+
+MOST_WAITING = 65_536  # spans between two flushes; far more than a heartbeat's period can hold
 
 
 class Recorder:
-    """The spans of one worker: `kind` names those of its own work."""
+    """The spans of one worker; `kind` names those of its own work."""
 
-    def __init__(self, kind: str, sinks: Sequence[Sink]) -> None:
-        self.sinks: Final = tuple(sinks)
+    def __init__(self, settings: Settings, traces: Traces, kind: str, node: str) -> None:
+        """Raises InvalidSettings."""
+        timelines = Timelines(traces, kind, node)
+        # Redis comes last: if it does not answer, the collector has the spans already.
+        self.sinks: Final[tuple[Sink, ...]] = (*_collector(settings, node), timelines)
         self._kind = kind
-        self._waiting = deque[WorkSpan](maxlen=MOST_KEPT)
+        self._waiting = deque[WorkSpan](maxlen=MOST_WAITING)
         self._start_s = 0.0
         self._request_ids: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, settings: Settings, traces: Traces, kind: str, node: str) -> Self:
-        """Record to files, to Redis and to a collector, as the settings say. Raises InvalidSettings."""
-        sinks: list[Sink] = [] if settings.spans is None else [FileSink(settings.spans, kind, node)]
-        if settings.otlp_url is not None:
-            sinks.append(OtlpSink(settings.otlp_url, settings.otlp_part, node))
-        return cls(kind, [*sinks, RedisSink(traces, kind, node)])  # Redis last: it alone may be away
-
     def begin_work(self) -> None:
-        """Begin a piece of work now; one under way is dropped."""
         self._start_s, self._request_ids = time.time(), ()
 
     def working_on(self, request_ids: Iterable[str]) -> None:
-        """Say which requests the piece of work under way is for."""
         self._request_ids = tuple(request_ids)
 
     def end_work(self) -> None:
-        """End the piece of work that began last."""
-        self.record(WorkSpan(self._kind, self._start_s, time.time(), self._request_ids))
+        """Record the piece of work under way, if it has requests."""
+        if self._request_ids:
+            self.record(WorkSpan(self._kind, self._start_s, time.time(), self._request_ids))
 
     def record(self, span: WorkSpan) -> None:
-        """Keep a span until the next flush. From any thread."""
+        """Keep a span until the next flush. Any thread may call."""
         self._waiting.append(span)
 
     def flush(self, progress: Mapping[str, RequestProgress]) -> None:
-        """Write what waits, and how far requests are. Raises StoreUnavailable; the other sinks have it then."""
+        """Write the waiting spans, and how far requests are. Raises StoreUnavailable."""
         spans = []
         while self._waiting:
             spans.append(self._waiting.popleft())
@@ -59,8 +57,20 @@ class Recorder:
             sink.write(spans, progress)
 
     def close(self) -> None:
-        """Write the rest; wait for a collector for a while."""
-        with suppress(StoreUnavailable):  # Redis has timelines only; the other sinks have all by then
+        """Write the rest; wait for the collector for a while."""
+        with suppress(StoreUnavailable):
             self.flush({})
         for sink in self.sinks:
             sink.close()
+
+
+def _collector(settings: Settings, node: str) -> tuple[Sink, ...]:
+    if settings.otlp_url is None:
+        return ()
+    try:
+        otlp = import_module("workers.tracing.otlp")
+    except ImportError as error:
+        raise InvalidSettings(
+            f"PACELINE_OTLP_URL needs the package {error.name}: install requirements-tracing.txt or the extra `tracing`"
+        ) from error
+    return (otlp.Collector(settings.otlp_url, settings.otlp_part, node),)

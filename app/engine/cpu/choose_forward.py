@@ -47,7 +47,7 @@ def choose_forward(
         return _fuse(hooked, weights_as(given, wanted), file if is_readable else None, activations)
     except NotFusable as reason:
         if activations == "int8":
-            raise NoIntegerProducts(f"int8 activations are for the compiled forward, and {reason}") from reason
+            raise NoIntegerProducts(f"PACELINE_ACTIVATIONS=int8 needs the compiled forward: {reason}") from reason
         log.info("%s runs on its own modules: %s", type(model).__name__, reason)
     keep_bits(model)
     return hooked
@@ -57,13 +57,13 @@ def _fuse(hooked: HookedForward, weights: Weights, file: Path | None, activation
     """Return the fused forward, once it has given the modules' logits. Raises NotFusable."""
     check_llama_shape(hooked.model)
     if hooked.model.device.type != "cpu":
-        raise NotFusable("it is not on the CPU")
+        raise NotFusable("the model is not on the CPU")
     expected = trial(hooked)  # also shows how each layer attends
     spec = model_spec_of(hooked)
     fused = FusedForward(spec, weights, activations)
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE[activations]:
-        raise NotFusable(f"the fused forward is {off:.1e} standard deviations off")
+        raise NotFusable(f"the compiled forward's logits are {off:.1e} standard deviations off")
     if file is not None:
         remember(file, spec, tuple(weights), expected)
     return fused

@@ -120,7 +120,7 @@ class FusedForward:
         if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
             raise ValueError("a token or a position is outside the model's range")
         if plan.added is not None and not _fits(plan.added, (len(plan.ids), self._model.hidden)):
-            raise ValueError("what is added to the embeddings is not one float32 row a token")
+            raise ValueError("what is added to the embeddings must be one float32 row for each token")
 
     def _attach(self, kv: KVCache) -> None:
         if kv.page_tokens % LANES:
@@ -140,7 +140,7 @@ class FusedForward:
         rounds = head_rounds + sum(layer[slot + 2] for layer in layers for slot in shapes.WEIGHTS)
         if self._rounds and not rounds:
             raise NoIntegerProducts(
-                "int8 activations are for weights of integers, and this target has none: PACELINE_WEIGHTS=q8_0 "
+                "PACELINE_ACTIVATIONS=int8 needs weights of integers, and this target has none: PACELINE_WEIGHTS=q8_0 "
                 "rounds them when they are loaded"
             )
         return Model(
@@ -208,7 +208,7 @@ class FusedForward:
         """
         weight = weights[EMBEDDING]
         if _shape(weight) != (spec.vocab_size, spec.hidden):
-            raise ValueError(f"the embedding is {_shape(weight)}, and not {(spec.vocab_size, spec.hidden)}")
+            raise ValueError(f"the embedding has shape {_shape(weight)}, expected {(spec.vocab_size, spec.hidden)}")
         if head and _is_same(weight, weights[HEAD]):
             return ROW[_kind(weight)].address, head
         kind, packed = packed_once(weight)
@@ -217,7 +217,7 @@ class FusedForward:
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
         """Return the addresses of a weight's kernel and of the packed weight; 1 if the kernel takes rounded rows."""
         if _shape(weight) != (columns, depth):
-            raise ValueError(f"a weight is {_shape(weight)}, and not {(columns, depth)}")
+            raise ValueError(f"a weight has shape {_shape(weight)}, expected {(columns, depth)}")
         kind, rows = _stored(weight)
         if self._rounds and kind in INTEGER_FORMATS and depth % INTEGER_FORMATS[kind].depth == 0:
             packed = pack_integer(kind, rows, depth)

@@ -67,7 +67,7 @@ class HookedForward:
     def _check(self, layout: Layout, rows: int, wanted: int) -> None:
         name, num_layers = type(self.model).__name__, self.shape.num_layers
         if len(layout.kinds) != num_layers:
-            raise ModelRefused(f"{name} used the attention interface in {len(layout.kinds)} of {num_layers} layers")
+            raise ModelRefused(f"{name} uses the attention interface in {len(layout.kinds)} of {num_layers} layers")
         if rows != wanted:
             raise ModelRefused(f"{name} ignores logits_to_keep, so it cannot be served")
         self.kinds = [kind for _, kind in sorted(layout.kinds.items())]
@@ -137,9 +137,9 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """Write the rows' keys and values to their slots, and attend to the sequences' pages; (1, T, H, D)."""
     if layout is None:
-        raise ModelRefused("the model does not hand extra arguments down to its attention layers")
+        raise ModelRefused("the model does not pass extra arguments to its attention layers")
     if s_aux is not None:
-        raise ModelRefused("attention sinks are not supported")
+        raise ModelRefused("models with attention sinks are not supported")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     layout.store(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -53,9 +53,9 @@ def model_spec_of(hooked: Any) -> ModelSpec:
     model: Any = hooked.model
     config, inner = model.config.get_text_config(), model.model.layers[0].mlp.gate_proj.out_features
     if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or inner % LANES:
-        raise NotFusable(f"heads are not of {2 * LANES}, or layers not of {LANES} numbers or multiples")
+        raise NotFusable(f"the head size must be a multiple of {2 * LANES}, and the hidden sizes of {LANES}")
     if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
-        raise NotFusable("its layers attend in ways of their own")
+        raise NotFusable("unsupported attention implementation")
     rotary = model.model.rotary_emb
     found = ModelSpec(
         num_layers=hooked.shape.num_layers,
@@ -78,8 +78,8 @@ def model_spec_of(hooked: Any) -> ModelSpec:
 
 def _check_turns(spec: ModelSpec, rotary: Any) -> None:
     if 2 * len(spec.frequencies) != spec.head_dim:
-        raise NotFusable("positions turn a part of each head only")
+        raise NotFusable("partial rotary embeddings are not supported")
     theirs = rotary(torch.zeros(1, 1, 1), torch.arange(spec.positions)[None])
     for ours, their in zip(spec.turns(), theirs, strict=True):
         if not (ours - their[0]).abs().max() < TURNED_ALIKE:
-            raise NotFusable("its positions turn in a way of their own")
+            raise NotFusable("unsupported rotary embedding")

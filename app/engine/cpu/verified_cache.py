@@ -37,7 +37,7 @@ def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activat
         )
         off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
         if not off < TOLERANCE[activations]:
-            raise ValueError(f"the forward is {off:.1e} deviations off what the model's modules gave")
+            raise ValueError(f"the forward's logits are {off:.1e} standard deviations off those of the model's modules")
         return forward
 
     return read_cached(file, build)

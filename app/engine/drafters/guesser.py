@@ -79,7 +79,7 @@ class ModelGuesser:
         alone += self._single([BatchEntry(sequence, PROBED, sequence.tokens[PROBED:], Tree(), final=True)])[0]
         self.release(sequence)
         if not all(_are_alike(a, b) for a, b in zip(found, alone, strict=True)):
-            raise ModelRefused(f"its compiled guesses, {found}, are not what its logits say, {alone}")
+            raise ModelRefused(f"the drafter's compiled guesses {found} differ from its logits' {alone}")
 
     def _single(self, works: list[BatchEntry]) -> list[list[Guess]]:
         found: list[list[Guess]] = [[] for _ in works]

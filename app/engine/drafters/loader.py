@@ -56,7 +56,7 @@ def load_guesser(
         source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts))
         forward = _forward(source, weights, home, activations)
         if parts.features and not isinstance(forward, FusedForward):
-            raise ModelRefused(f"{folder} reads the target's states, and only Llama-shaped drafters can")
+            raise ModelRefused(f"{folder} reads the target's hidden states, which only Llama-shaped drafters can")
         guesser = ModelGuesser(
             forward, parts.head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens, features=parts.features
         )

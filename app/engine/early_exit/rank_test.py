@@ -101,4 +101,4 @@ def _weight(target: Path, names: tuple[str, ...]) -> Weight:
     for name in names:
         if name in weights:
             return weights[name]
-    raise ModelRefused(f"{target} holds none of {', '.join(names)}")
+    raise ModelRefused(f"{target} has none of the weights {', '.join(names)}")

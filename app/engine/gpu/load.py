@@ -58,7 +58,7 @@ def checked_weights(model: "PreTrainedModel") -> Weights:
         raise ModelRefused(f"{type(model).__name__} cannot run on a GPU: {reason}; on a CPU it can") from reason
     off = _distance(model, weights)
     if not off < TOLERANCE[weights.embedding.dtype]:
-        raise ModelRefused(f"the device's forward is {off:.1e} deviations off the model's own modules")
+        raise ModelRefused(f"the GPU's logits are {off:.1e} standard deviations off those of the model's modules")
     log.info("%s on %s: %.1e deviations off its own modules", type(model).__name__, model.device, off)
     return weights
 

@@ -48,7 +48,7 @@ def divided(device: torch.device, drafting: int) -> Partition:
     draft, verify = streams(_driver(), device.index or 0, drafting)
     found = Partition(*(_side(torch.cuda.ExternalStream(stream, device), total) for stream in (verify, draft)))
     if not found.is_real:
-        raise InstanceError(f"the driver divided the multiprocessors, and kernels run on both sides of them: {found}")
+        raise InstanceError(f"the driver divided the multiprocessors, but kernels run on both sides: {found}")
     return found
 
 
@@ -100,4 +100,4 @@ def _driver() -> ModuleType:
     try:
         return importlib.import_module(DRIVER)
     except ImportError as error:
-        raise InstanceError(f"to divide a GPU's multiprocessors {DRIVER} is needed: {error}") from error
+        raise InstanceError(f"dividing a GPU's multiprocessors needs {DRIVER}: {error}") from error

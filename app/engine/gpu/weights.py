@@ -76,11 +76,11 @@ def take(model: "PreTrainedModel") -> Weights:
     layers = tuple(_layer(layer, config) for layer in whole.model.layers)
     attention = whole.model.layers[0].self_attn
     if len({layer.self_attn.scaling for layer in whole.model.layers}) > 1:
-        raise NotFusable("its layers attend in ways of their own")
+        raise NotFusable("unsupported attention implementation")
     positions = torch.arange(config.max_position_embeddings + SLACK, device=model.device)[None]
     cos, sin = whole.model.rotary_emb(torch.zeros(1, device=model.device), positions)
     if cos.shape[-1] != attention.head_dim:
-        raise NotFusable("positions turn a part of each head only")
+        raise NotFusable("partial rotary embeddings are not supported")
     return Weights(
         embedding=whole.model.embed_tokens.weight,
         layers=layers,
@@ -124,7 +124,7 @@ def _join(*members: nn.Linear) -> Linear:
     weight = torch.cat([member.weight.data for member in members])
     biases = [member.bias.data for member in members if member.bias is not None]
     if biases and len(biases) < len(members):
-        raise NotFusable("some of its projections have a bias, others have none")
+        raise NotFusable("only some of the projections have a bias")
     for member, part in zip(members, weight.split([member.out_features for member in members]), strict=True):
         member.weight = nn.Parameter(part, requires_grad=False)
     return Linear(weight, torch.cat(biases) if biases else None)

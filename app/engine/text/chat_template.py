@@ -37,7 +37,7 @@ class ChatTemplate:
         try:
             return self._template.render(messages=plain, add_generation_prompt=True, **self._special_tokens)
         except (TemplateError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest("messages", f"the model's chat template refuses them: {error}") from error
+            raise InvalidRequest("messages", f"the model's chat template refuses the messages: {error}") from error
 
 
 class _Generation(Extension):

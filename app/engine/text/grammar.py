@@ -84,7 +84,7 @@ class GrammarState:
         if self._matcher.is_error():
             reason = self._matcher.get_error().partition("\n")[0]  # the lines below are the library's state
             self._matcher, self._read = self._start.deep_copy(), []  # it can still answer for other tokens
-            raise GenerationFailed(f"no answer can go on here as its schema says: {reason}")
+            raise GenerationFailed(f"no token satisfies the JSON schema at this position: {reason}")
         return None if bits is None else np.unpackbits(bits, bitorder="little", count=self._vocab_size).view(bool)
 
 

@@ -70,7 +70,7 @@ class Tokenizer:
         Raises InvalidRequest where there is no template, or it refuses the messages.
         """
         if self._template is None:
-            raise InvalidRequest("messages", "this model has no chat template; send prompt with raw instead")
+            raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")
         return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -80,7 +80,7 @@ class Tokenizer:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:  # half a surrogate pair: JSON can carry it, UTF-8 cannot
-            raise InvalidRequest(field, "is not valid Unicode: it has a lone surrogate") from error
+            raise InvalidRequest(field, "must be valid Unicode, without lone surrogates") from error
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
@@ -127,7 +127,7 @@ def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
         value = _text_config(config).get(key)
         if isinstance(value, int) and value > 0:
             return value
-    raise ModelRefused(f"{folder}/config.json does not say how long a context the model can read")
+    raise ModelRefused(f"{folder}/config.json does not give the model's context length")
 
 
 def _eos_ids(*candidates: Any) -> tuple[int, ...]:

@@ -32,15 +32,15 @@ def check_llama_shape(model: "PreTrainedModel") -> None:
     """
     name = type(model).__name__
     if name not in FAMILIES:
-        raise NotFusable(f"{name} is not among {', '.join(FAMILIES)}")
+        raise NotFusable(f"{name} is none of the supported {', '.join(FAMILIES)}")
     whole: Any = model
     mlp = whole.model.layers[0].mlp
     if whole.config.get_text_config().hidden_act not in ("silu", "swish"):
-        raise NotFusable(f"its gate is {whole.config.get_text_config().hidden_act}")
+        raise NotFusable(f"the activation function {whole.config.get_text_config().hidden_act} is not supported")
     if any(type(layer) is not nn.Linear for layer in (mlp.gate_proj, mlp.down_proj, whole.lm_head)):
-        raise NotFusable("its linear layers are not plain ones")
+        raise NotFusable("its linear layers are not torch.nn.Linear")
     if mlp.gate_proj.bias is not None or mlp.up_proj.bias is not None:
-        raise NotFusable("its gate has a bias")
+        raise NotFusable("the MLP's projections have a bias")
     rotary = whole.model.rotary_emb
     if rotary.rope_type not in ROTARY and not is_one_table(rotary.config.rope_parameters):
-        raise NotFusable(f"its positions are {rotary.rope_type}")
+        raise NotFusable(f"the rope type {rotary.rope_type} is not supported")

@@ -28,7 +28,7 @@ def describe(file: Path, folder: Path) -> None:
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     if architecture not in ARCHITECTURES:
-        raise ModelRefused(f"{file} is of architecture {architecture}; {', '.join(ARCHITECTURES)} are read")
+        raise ModelRefused(f"{file} has the architecture {architecture}; supported are {', '.join(ARCHITECTURES)}")
     if int(field(reader, file, f"{architecture}.expert_count", 0)) > 1:
         raise experts_refused(file)
     if int(field(reader, file, "split.count", 1)) > 1:
@@ -62,10 +62,10 @@ def _splitting_rule(reader: Any, file: Path) -> str | None:
     if kind == "llama":  # SentencePiece
         return None
     if kind != "gpt2":
-        raise ModelRefused(f"{file} has a tokenizer of kind {kind}; gpt2 (byte-level) and llama are read")
+        raise ModelRefused(f"{file} has a tokenizer of kind {kind}; supported are gpt2 (byte-level) and llama")
     rule = str(field(reader, file, "tokenizer.ggml.pre", "default"))
     if rule not in (*DIGIT_BY_DIGIT, *AS_GPT2, *BY_TRANSFORMERS):
-        raise ModelRefused(f"{file} splits text by the rule {rule!r}, which is not known here")
+        raise ModelRefused(f"{file} splits text by the rule {rule!r}, which is not supported")
     return rule
 
 

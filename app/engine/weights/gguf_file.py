@@ -78,7 +78,7 @@ class _Reader(gguf.GGUFReader):
         else:
             return super()._get_field_parts(orig_offs, raw_type)
         if head + size > len(data):
-            raise ValueError(f"a list of {count} elements goes beyond the end")
+            raise ValueError(f"a list of {count} elements goes beyond the end of the file")
         return ARRAY_HEAD.size + size, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
 
 
@@ -88,7 +88,7 @@ def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
         for _ in range(count):
             offset += LENGTH.size + LENGTH.unpack_from(data, offset)[0]
     except struct.error as error:
-        raise ValueError(f"a list of {count} strings goes beyond the end") from error
+        raise ValueError(f"a list of {count} strings goes beyond the end of the file") from error
     return offset - start
 
 
@@ -114,7 +114,7 @@ def readers(file: Path) -> dict[str, Callable[[], Weight]]:
     in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
     for one, after in pairwise(in_order):
         if int(one.data_offset) + int(one.n_bytes) > int(after.data_offset):
-            raise ModelRefused(f"{file}: {one.name} is {one.tensor_type.name}, and so reaches into {after.name}")
+            raise ModelRefused(f"{file}: {one.name} is {one.tensor_type.name} and overlaps {after.name}")
     if architecture == DRAFTER:
         return {tensor.name: partial(_read, tensor, file, None) for tensor in reader.tensors}
     heads = int(field(reader, file, f"{architecture}.attention.head_count"))
@@ -146,12 +146,12 @@ def _read(tensor: Any, file: Path, heads: int | None) -> Weight:
     kind = tensor.tensor_type.name
     shape = [int(size) for size in reversed(tensor.shape)]
     if not all(shape) or heads is not None and shape[0] % (2 * heads):
-        raise ModelRefused(f"{file}: {tensor.name} is of shape {shape}, which no layer has")
+        raise ModelRefused(f"{file}: {tensor.name} has the shape {shape}, which no layer has")
     data = np.asarray(tensor.data)
     if heads is not None:
         data = data.reshape(heads, shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(data.shape)
     if kind in PLAIN:
         return torch.from_numpy(np.array(data).view(np.uint8).reshape(-1)).view(PLAIN[kind]).reshape(shape)
     if len(shape) != 2 or kind not in READ:
-        raise ModelRefused(f"{file}: {tensor.name} is {kind} of {len(shape)} dimensions, which is not read")
+        raise ModelRefused(f"{file}: {tensor.name} is {kind} with {len(shape)} dimensions, which is not supported")
     return Blocks(kind, np.ascontiguousarray(data).reshape(shape[0], -1), shape[1])

@@ -22,7 +22,7 @@ def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        log.warning("%s cannot be used, finding it out again: %s", file, error)
+        log.warning("%s cannot be used and is made again: %s", file, error)
         return None
 
 

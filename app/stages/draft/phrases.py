@@ -142,7 +142,7 @@ def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phr
     except (OSError, ValueError) as error:
         raise ModelRefused(f"{folder / FILE} cannot be read: {error}") from None
     if store.ndim != 1 or store.dtype.kind != "u":
-        raise ModelRefused(f"{folder / FILE} is no list of token ids")
+        raise ModelRefused(f"{folder / FILE} is not a list of token ids")
     return Phrases(_tables(store, vocab_size, kept), vocab_size)
 
 

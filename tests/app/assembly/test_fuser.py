@@ -42,5 +42,5 @@ def test_a_store_of_another_tokenizer_is_left_out(tmp_path):
 
 def test_no_store_is_allowed_and_an_unknown_name_is_refused(tmp_path):
     assert model_free_names(Settings(phrases="none"), TOKENIZER) == ("lookup", "suffix")
-    with pytest.raises(ModelRefused, match="no store of phrases"):
+    with pytest.raises(ModelRefused, match="store of phrases '.*' cannot be read"):
         model_free_names(Settings(phrases=str(tmp_path / "nowhere")), TOKENIZER)

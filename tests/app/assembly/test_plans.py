@@ -60,7 +60,7 @@ def test_a_file_changes_parts_of_a_plan(tmp_path):
         ('overlap = "joint"', r"mine.toml: overlap: joint needs lengths"),
         ('partition = "auto"', r"mine.toml: partition: auto needs overlap: joint"),
         ("[objective]\nmax = 1", r"mine.toml: objective: Extra inputs"),
-        ("fusion: tree", r"the plan .*mine.toml is no TOML: .*line 1"),
+        ("fusion: tree", r"the plan .*mine.toml is not valid TOML: .*line 1"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_key(tmp_path, text, sentence):
@@ -77,7 +77,7 @@ def test_a_wrong_file_is_named_with_its_key(tmp_path, text, sentence):
         ("eagle", "there is no plan 'eagle'; it is one of pace, cosine"),
         ("fasr", "there is no plan 'fasr'; faser, perhaps"),
         ("/nowhere.toml", "the plan /nowhere.toml cannot be read: No such file"),
-        ("{base = }", "is no TOML table"),
+        ("{base = }", "is not a TOML table"),
     ],
 )
 def test_a_wrong_plan_is_named(plan, sentence):

@@ -49,7 +49,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         (["generate", "x", "--json-schema", "MESSAGES"], "response_format.json_schema.schema: "),
         (["generate", "x", "--stop", ""], "stop.0: "),
         (["generate", "x", "--logprobs", "21"], "logprobs: "),
-        (["generate", "--raw", "--messages-file", "MESSAGES"], "raw needs prompt"),
+        (["generate", "--raw", "--messages-file", "MESSAGES"], "raw applies to prompt"),
     ],
 )
 def test_wrong_input_names_the_field(
@@ -65,9 +65,9 @@ def test_wrong_input_names_the_field(
     ("words", "sentence"),
     [
         (["fly"], "'fly'"),
-        (["up", "--port", "0"], "a port is a number from 1 to 65535"),
-        (["up", "--port", "99999"], "a port is a number from 1 to 65535"),
-        (["up", "--port", "http"], "a port is a number from 1 to 65535"),
+        (["up", "--port", "0"], "the port must be a number from 1 to 65535"),
+        (["up", "--port", "99999"], "the port must be a number from 1 to 65535"),
+        (["up", "--port", "http"], "the port must be a number from 1 to 65535"),
         (["keys", "add", "x", "--rate", "60/hour"], "such as 60/min"),
         (["status", "x"], "unrecognized arguments: x"),
     ],
@@ -144,9 +144,18 @@ def test_quick_means_the_unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert commands[1][-1] == "--quick", "a flag of test alone"
 
 
+@pytest.mark.parametrize("name", ["test", "lab"])
+def test_what_is_in_a_clone_only_is_refused_elsewhere(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.cli.run.IS_CLONE", False)
+    assert main([name]) == 1
+    assert f"run `./paceline {name}` in a clone" in capsys.readouterr().err
+
+
 def test_named_instance_must_run(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "Hello", "--instance", "nope"]) == 1
-    assert "instance 'nope' does not run" in capsys.readouterr().err
+    assert "instance 'nope' is not running" in capsys.readouterr().err
 
 
 def parse(*flags: str) -> GenerateRequest:

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.step_costs import Reading, StepCosts
-from app.speculation.draft_costs import DraftCosts
 
 points = st.dictionaries(st.integers(1, 200), st.floats(1e-4, 1.0), min_size=1, max_size=8)
 MEASURED = {1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115}
@@ -107,11 +106,9 @@ def test_the_costs_of_contexts_and_rows_are_corrected_apart() -> None:
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
 def test_nonsense_measurements_change_nothing(nonsense: float) -> None:
-    costs, drafts = StepCosts(MEASURED), DraftCosts()
+    costs = StepCosts(MEASURED)
     costs.correct(8, nonsense)
     assert costs.ratio == 1.0
-    drafts.update(0, 3, nonsense)
-    assert drafts.seconds(1, 3) == DraftCosts().seconds(1, 3)
 
 
 @pytest.mark.parametrize("bad", [{}, {0: 1.0}, {1: 0.0}, {1: float("nan")}])
@@ -120,97 +117,19 @@ def test_step_costs_without_sound_points_are_refused(bad: dict[int, float]) -> N
         StepCosts(bad)
 
 
-def test_draft_costs_learn_hop_and_step() -> None:
-    costs = DraftCosts()
-    for _ in range(50):
-        for depth in (1, 2, 4, 8):
-            costs.update(1, depth, 0.002 + 0.003 * depth)
-    assert costs.seconds(1, 6) == pytest.approx(0.020, rel=0.05)
-    assert costs.seconds(1, 0) == costs.seconds(0, 4) == 0.0
-
-
-def test_one_depth_alone_does_not_make_longer_drafts_free() -> None:
-    costs = DraftCosts()
-    for _ in range(50):
-        costs.update(1, 4, 0.013)
-    assert costs.seconds(1, 4) == pytest.approx(0.013, rel=0.05)
-    assert 0.015 < costs.seconds(1, 8) < 0.025, "hopeful, so that somebody tries"
-    assert 0.003 < costs.seconds(1, 1) < 0.005, "and hopeful of shorter ones"
-    for _ in range(5):
-        costs.update(1, 8, 0.025)
-    assert costs.seconds(1, 8) == pytest.approx(0.025, rel=0.1)
-
-
-def test_an_unmeasured_batch_costs_as_much_as_the_nearest() -> None:
-    costs = DraftCosts()
-    costs.update(1, 4, 0.010)
-    costs.update(16, 4, 0.050)
-    assert costs.seconds(2, 4) == costs.seconds(1, 4) < costs.seconds(12, 4) == costs.seconds(64, 4)
-
-
-@given(st.lists(st.tuples(st.integers(1, 70), st.integers(1, 16), st.floats(0, 10)), max_size=30))
-def test_draft_costs_never_fall_with_depth(seen: list[tuple[int, int, float]]) -> None:
-    costs = DraftCosts()
-    for batch, depth, seconds in seen:
-        costs.update(batch, depth, seconds)
-    times = [costs.seconds(4, depth) for depth in range(17)]
-    assert times == sorted(times)
-    assert times[0] == 0.0
-
-
-def test_reading_is_priced_apart_from_drafting() -> None:
-    costs = DraftCosts()
-    costs.update(1, 4, 9.9, unread=1000)
-    assert costs.seconds(1, 4) == DraftCosts().seconds(1, 4), "what reading took says nothing about drafting"
-    assert costs.read_s(1000) == 0.0, "nor is it known how much of it was drafting"
-    for _ in range(50):
-        costs.update(1, 4, 0.013, unread=4)
-    costs.update(1, 4, 0.113, unread=1000)
-    assert costs.seconds(1, 4) == pytest.approx(0.013, rel=0.05)
-    assert costs.read_s(500) == pytest.approx(0.05, rel=0.05)
-    assert costs.read_s(5) == 0.0, "a few tokens are read along with the first guess"
-
-
-def test_a_frozen_process_does_not_end_all_drafting() -> None:
-    costs = DraftCosts()
-    for _ in range(20):
-        costs.update(1, 4, 0.010)
-    costs.update(1, 4, 60.0)
-    assert costs.seconds(1, 4) < 0.015
-    for _ in range(40):
-        costs.update(1, 4, 0.040)
-    assert costs.seconds(1, 4) == pytest.approx(0.040, rel=0.1), "what lasts is believed"
-
-
-def test_a_bad_start_is_forgotten_at_once() -> None:
-    costs = DraftCosts()
-    costs.update(1, 4, 5.0)
-    costs.update(1, 4, 0.010)
-    assert costs.seconds(1, 4) == pytest.approx(0.010, rel=0.1)
-    costs.update(1, 4, 5.0, unread=100)
-    costs.update(1, 4, 0.020, unread=100)
-    assert costs.read_s(1000) == pytest.approx(0.1, rel=0.1)
-
-
 def test_a_split_learns_apart_and_is_expected_to_be_slower_as_measured() -> None:
-    costs, drafts = StepCosts({1: 0.01, 16: 0.02}), DraftCosts(0.001)
+    costs = StepCosts({1: 0.01, 16: 0.02})
     costs.expect(1, 1.5)
-    drafts.expect(1, 3.0)
-    drafts.update(2, 4, 0.008)
     assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16))
-    assert drafts.at(1).seconds(2, 4) == pytest.approx(3.0 * drafts.seconds(2, 4))
     for _ in range(60):
         costs.correct(16, 0.06)
     assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16)), "untried, it follows the machine"
     costs.use(1)
-    drafts.use(1)
-    before = costs.at(0).seconds(16), drafts.at(0).seconds(2, 4)
+    before = costs.at(0).seconds(16)
     for _ in range(60):
         costs.correct(16, 0.04)
-        drafts.update(2, 4, 0.080)
     assert costs.seconds(16) == costs.at(1).seconds(16) == pytest.approx(0.04, rel=0.05)
-    assert drafts.seconds(2, 4) == pytest.approx(0.080, rel=0.1) and drafts.split == 1
-    assert (costs.at(0).seconds(16), drafts.at(0).seconds(2, 4)) == before, "not charged to another"
+    assert costs.at(0).seconds(16) == before, "not charged to another"
 
 
 def test_contexts_are_read_side_by_side_or_one_after_the_other() -> None:
@@ -224,5 +143,5 @@ def test_contexts_are_read_side_by_side_or_one_after_the_other() -> None:
     assert StepCosts.loads(costs.dumps(), 2.0).reading == pytest.approx((8e-6, 2e-8, 0.1)), "a share keeps its size"
     older = costs.dumps().replace(", 0.1]", "]")
     assert StepCosts.loads(older).reading == one_by_one
-    with pytest.raises(ValueError, match="alone"):
+    with pytest.raises(ValueError, match="share"):
         StepCosts(MEASURED, reading=Reading(1e-6, 0.0, 1.5))

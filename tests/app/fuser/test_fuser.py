@@ -1,5 +1,7 @@
+from msgspec.structs import replace
+
 from app.fuser.fuser import Fuser
-from app.messages import Draft
+from app.messages import Draft, DraftReport
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from tests import fakes
@@ -18,21 +20,6 @@ def test_all_drafts_go_into_one_tree_for_the_verifier():
     ((mailbox, tree),) = fuser.collect(0.0)
     assert (mailbox, tree.request_id, tree.base) == ("v", "r", 2)
     assert sorted(zip(tree.tokens, tree.proposers, strict=True)) == [(1, ("a",)), (2, ("b",)), (3, ("a",))]
-
-
-def test_a_tree_says_how_long_its_round_waited_for_models():
-    fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
-    fuser.expect([draft_job("r", [1, 1], ("a",))], 5.0)
-    fuser.receive(drafts(guessing("a", 1), [1, 1]))
-    ((_, tree),) = fuser.collect(5.5)
-    assert tree.models_s == 0.5
-    fuser.expect([draft_job("r", [1, 1, 1], ("b",))], 6.0)
-    ((_, tree),) = fuser.collect(6.5)
-    assert tree.models_s == 0.0, "no model was asked"
-    fuser.expect([draft_job("r", [1, 1, 1, 1], ("a",))], 7.0)
-    fuser.receive(drafts(guessing("a", 1), [1, 1, 1, 1]))
-    ((_, tree),) = fuser.collect(float("inf"), 0.25)
-    assert tree.models_s == 0.25, "who drafts itself knows better"
 
 
 def test_no_round_waits_for_an_absent_model_free_drafter():
@@ -54,3 +41,12 @@ def test_an_ended_sequence_gets_no_tree():
     fuser.expect([draft_job("r", [1, 1])])
     fuser.expect([draft_job("r", [1, 1, 1], is_last=True)])
     assert fuser.collect(99.0) == []
+
+
+def test_a_tree_carries_the_reports_of_its_drafts():
+    fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1], ("a", "b"))])
+    (draft,) = drafts(guessing("a", 1), [1, 1])
+    fuser.receive([replace(draft, report=DraftReport(guess_s=0.5))])
+    ((_, tree),) = fuser.collect(0.0)
+    assert tree.reports == {"a": DraftReport(guess_s=0.5)}

@@ -117,5 +117,5 @@ def test_broken_state_file_counts_as_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-a", "x" * 21, "a b", "ä"])
 def test_names_unfit_for_a_folder_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InstanceError, match="no name for an instance"):
+    with pytest.raises(InstanceError, match="not a valid instance name"):
         Instance(tmp_path, name)

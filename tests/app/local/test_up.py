@@ -200,8 +200,8 @@ def test_failed_detached_start_reports_and_cleans_up(up: Up, free_port: int) -> 
     ("name", "value", "sentence"),
     [
         ("DRAFTERS", "nosuch", "PACELINE_DRAFTERS: there is no drafter 'nosuch'"),
-        ("PHRASES", "nowhere", "PACELINE_PHRASES: there is no store of phrases 'nowhere'"),
-        ("KEYS", "/nowhere", "the API keys in /nowhere: No such file or directory"),
+        ("PHRASES", "nowhere", "PACELINE_PHRASES: the store of phrases 'nowhere' does not exist"),
+        ("KEYS", "/nowhere", "the file of API keys /nowhere cannot be used: No such file or directory"),
     ],
 )
 def test_up_refuses_wrong_settings_before_a_start(up: Up, name: str, value: str, sentence: str) -> None:

@@ -1,8 +1,10 @@
-"""Make candidates whose drafts are right up to a stated depth."""
+"""Make candidates whose drafts are right up to a stated depth, and drafters of a stated pace."""
 
 import random
 
+from app.messages import DraftReport
 from app.speculation.acceptance import AcceptanceEstimate
+from app.speculation.draft_costs import DraftCosts
 from app.speculation.marginal import Candidate
 
 
@@ -20,3 +22,12 @@ def chancy(chance: float, limit: int = 8) -> Candidate:
     for _ in range(200):
         expectation.update(8, next(depth for depth in range(9) if depth == 8 or draw.random() > chance))
     return Candidate(expectation, limit)
+
+
+def drafter(step_s: float, hop_s: float = 0.001, rounds: int = 9) -> DraftCosts:
+    """Return the costs of a drafter whose guesses take as long for any batch."""
+    costs = DraftCosts()
+    for batch in (1, 4, 16, 64):
+        for _ in range(rounds):
+            costs.update(batch, 4, hop_s + 4 * step_s, [DraftReport(guess_s=4 * step_s, guessed=4)])
+    return costs

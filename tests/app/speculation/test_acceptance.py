@@ -2,8 +2,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.speculation.acceptance import (
-    FIRST_PROBE_ROUNDS,
-    MAX_PROBE_ROUNDS,
     AcceptanceEstimate,
     AcceptanceEstimates,
     levels,
@@ -52,24 +50,6 @@ def test_an_ended_request_teaches_its_tenant_in_bounded_memory() -> None:
     expectations.remove("9")
     expectations.remove("unknown")
     assert len(expectations._requests) == 2
-
-
-def silent_rounds_until_probe(expectation: AcceptanceEstimate) -> int:
-    rounds = 0
-    while not expectation.is_probing:
-        expectation.record_asked(0)
-        rounds += 1
-    expectation.record_asked(1, is_probe=True)
-    return rounds
-
-
-def test_probes_get_rarer_until_the_sequence_asks_of_its_own_accord() -> None:
-    expectation = AcceptanceEstimate(AcceptanceEstimate())
-    gaps = [silent_rounds_until_probe(expectation) for _ in range(9)]
-    assert gaps[:3] == [FIRST_PROBE_ROUNDS, 2 * FIRST_PROBE_ROUNDS, 4 * FIRST_PROBE_ROUNDS]
-    assert gaps[-1] == MAX_PROBE_ROUNDS
-    expectation.record_asked(3)
-    assert silent_rounds_until_probe(expectation) == FIRST_PROBE_ROUNDS
 
 
 def test_silence_drifts_to_the_tenants_mean() -> None:

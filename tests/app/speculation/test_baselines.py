@@ -19,7 +19,7 @@ from app.state import Tree
 from tests.app.speculation.candidates import likely
 
 COSTS = StepCosts({1: 0.02, 2: 0.021, 64: 0.1})
-DRAFTING = DraftCosts(0.001)
+DRAFTING = DraftCosts()
 
 
 def ask(rule: LengthPolicy, *candidates: Candidate, costs: StepCosts = COSTS) -> list[int]:

@@ -1,101 +1,124 @@
-"""Test what drafting is expected to take: by batch, depth and what was seen of them."""
+"""Test what drafting is expected to take: by batch, depth and what nodes reported of earlier drafts."""
+
+from math import inf, nan
 
 import pytest
 
-from app.speculation.draft_costs import DraftCosts
+from app.messages import DraftReport
+from app.speculation.draft_costs import DEFAULT_HOP_S, FEW_UNREAD, DraftCosts, TableCosts, is_sound
+from app.speculation.recent import RECENT
+from tests.app.speculation.candidates import drafter
 
 
-def taught(*rounds: tuple[int, int, float]) -> DraftCosts:
-    """Return the costs after rounds of (batch, depth, seconds)."""
+def test_a_wait_is_the_hop_and_each_guess() -> None:
+    costs = drafter(step_s=0.003, hop_s=0.002)
+    assert costs.seconds(1, 4) == pytest.approx(0.014)
+    assert costs.seconds(1, 8) == pytest.approx(0.026), "longer drafts than any seen"
+    assert costs.span(1, 3) == pytest.approx([0.0, 0.005, 0.008, 0.011])
+    assert (costs.seconds(0, 4), costs.seconds(1, 0)) == (0.0, 0.0)
+    assert costs.guess_s(1, 4) == pytest.approx(0.012)
+
+
+def test_before_any_draft_a_hop_is_expected() -> None:
     costs = DraftCosts()
-    for batch, depth, seconds in rounds:
-        costs.update(batch, depth, seconds)
-    return costs
+    assert not costs.is_known and costs.seconds(4, 8) == DEFAULT_HOP_S and costs.read_s(1000) == 0.0
 
 
-def test_the_lowest_of_the_first_few_rounds_counts() -> None:
-    """The first ones may come beside a prompt that is read, or compile something."""
-    found = taught((1, 4, 0.080), (1, 4, 0.020)).seconds(1, 4)
-    assert found == pytest.approx(0.020, rel=0.1)
-    assert taught((1, 4, 0.020), (1, 4, 0.080)).seconds(1, 4) == pytest.approx(0.040, rel=0.15), "bounded and averaged"
-
-
-def test_once_some_were_seen_a_lower_one_is_one_of_many() -> None:
-    costs = taught(*[(1, 4, 0.020)] * 5, (1, 4, 0.010))
-    assert 0.015 < costs.seconds(1, 4) < 0.0205
-
-
-def test_the_answers_of_one_round_count_as_one() -> None:
-    costs = taught(*[(16, 4, 0.020)] * 10)
-    for _ in range(16):
-        costs.update(16, 4, 0.040, share=1 / 16)
-    assert costs.seconds(16, 4) == pytest.approx(
-        taught(*[(16, 4, 0.020)] * 10, (16, 4, 0.040)).seconds(16, 4), rel=0.03
-    )
-
-
-def test_what_is_hardly_known_costs_no_more_than_a_larger_batch() -> None:
-    slow_alone = (1, 4, 0.080)
-    costs = taught(slow_alone, *[(4, 4, 0.020)] * 5)
-    assert costs.seconds(1, 4) == costs.seconds(2, 4) == costs.seconds(4, 4) == pytest.approx(0.020, rel=0.1)
-    known = taught(*[slow_alone] * 5, *[(4, 4, 0.020)] * 5)
-    assert known.seconds(1, 4) == pytest.approx(0.080, rel=0.1), "what was seen often enough is believed"
-    assert known.seconds(2, 4) == known.seconds(4, 4), "an unmeasured one is between them"
-
-
-def test_a_larger_batch_is_not_bounded_by_a_smaller_one() -> None:
-    assert taught(*[(1, 4, 0.020)] * 5, (8, 4, 0.050)).seconds(8, 4) == pytest.approx(0.050, rel=0.1)
-
-
-def test_a_sequence_adds_little_where_many_take_as_long_as_one() -> None:
-    alike = taught(*[(batch, 4, 0.020) for batch in (1, 2, 4) for _ in range(5)])
-    assert (alike.added_s(4, 4), alike.added_s(1, 4)) == (pytest.approx(0.0, abs=1e-6), pytest.approx(0.020, rel=0.1))
-    each = taught(*[(batch, 4, 0.020 * batch) for batch in (1, 2, 4) for _ in range(5)])
-    assert each.added_s(4, 4) == pytest.approx(0.020, rel=0.1)
-    assert taught(*[(1, 4, 0.020)] * 5, *[(2, 4, 0.010)] * 5).added_s(2, 4) == 0.0
-    assert taught(*[(4, 4, 0.080)] * 5).added_s(4, 4) == 0.0, "no smaller batch was seen"
-
-
-def test_a_bound_can_only_lower_what_is_known() -> None:
-    costs = taught(*[(1, 1, 0.020)] * 5)
-    for _ in range(5):
-        costs.update(1, 1, 0.040, is_bound=True)
-    assert costs.seconds(1, 1) == pytest.approx(0.020, rel=0.1)
-    for _ in range(5):
-        costs.update(1, 1, 0.010, is_bound=True)
-    assert costs.seconds(1, 1) < 0.015
-    unknown = DraftCosts()
-    unknown.update(1, 1, 0.040, is_bound=True)
-    assert unknown.seconds(1, 1) == pytest.approx(0.040, rel=0.1), "better than nothing"
-    beside = taught(*[(1, 1, 0.020)] * 2)
-    beside.update(1, 1, 0.200, is_beside=True, is_bound=True)
-    assert beside.seconds(1, 1) == pytest.approx(0.020, rel=0.1)
-
-
-def test_a_bound_at_one_depth_makes_no_other_dearer() -> None:
-    costs = taught(*[(1, depth, 0.010 + 0.015 * depth) for depth in (2, 4)] * 5)
-    before = [costs.seconds(1, depth) for depth in (1, 8, 16)]
-    for _ in range(5):
-        costs.update(1, 1, 0.5 * before[0], is_bound=True)
-    after = [costs.seconds(1, depth) for depth in (1, 8, 16)]
-    assert all(new < old for new, old in zip(after, before, strict=True))
-
-
-def test_another_split_is_expected_by_the_nearest_known_one() -> None:
-    costs = taught(*[(1, 4, 0.020)] * 5)
-    costs.expect(3, 2.0)
-    costs.use(3)
-    assert costs.seconds(1, 4) == pytest.approx(0.040, rel=0.1)
-
-
-def test_rounds_beside_the_verifiers_work_only_stand_in_for_others() -> None:
+def test_a_batch_that_was_not_seen_takes_what_the_nearest_one_takes() -> None:
     costs = DraftCosts()
-    for _ in range(5):
-        costs.update(4, 4, 0.030, is_beside=True)
-    assert costs.seconds(4, 4) == pytest.approx(0.030, rel=0.1)
-    costs.update(4, 4, 0.020)
-    assert costs.seconds(4, 4) == pytest.approx(0.020, rel=0.1)
-    for _ in range(5):
-        costs.update(4, 4, 0.020)
-    costs.update(4, 4, 0.060, is_beside=True)
-    assert costs.seconds(4, 4) == pytest.approx(0.020, rel=0.1)
+    for batch, step_s in ((1, 0.001), (8, 0.004)):
+        for _ in range(RECENT):
+            costs.update(batch, 4, 4 * step_s, [DraftReport(guess_s=4 * step_s, guessed=4)])
+    assert costs.guess_s(2, 1) == pytest.approx(0.001)
+    assert costs.guess_s(16, 1) == pytest.approx(0.004)
+
+
+def test_tokens_guessed_ahead_shorten_the_wait_and_not_a_guess() -> None:
+    costs = DraftCosts()
+    for _ in range(60):
+        costs.update(1, 4, 0.007, [DraftReport(guess_s=0.006, guessed=2)])
+    assert costs.guess_s(1, 4) == pytest.approx(0.012)
+    assert costs.seconds(1, 4) == pytest.approx(0.007)
+
+
+def test_one_frozen_process_does_not_make_drafting_dear() -> None:
+    costs = drafter(step_s=0.003, hop_s=0.002)
+    costs.update(1, 4, 60.0, [DraftReport(guess_s=50.0, guessed=4)])
+    assert costs.seconds(1, 4) == pytest.approx(0.014)
+
+
+def test_the_slowest_node_of_a_round_counts() -> None:
+    costs = DraftCosts()
+    costs.update(1, 4, 0.050, [DraftReport(guess_s=0.004, guessed=4), DraftReport(guess_s=0.040, guessed=4)])
+    assert (costs.guess_s(1, 4), costs.hop_s) == (pytest.approx(0.040), pytest.approx(0.010))
+
+
+def test_reading_is_neither_guess_nor_hop() -> None:
+    costs = DraftCosts()
+    costs.update(1, 4, 0.115, [DraftReport(guess_s=0.012, guessed=4, read_s=0.100, read_tokens=1000)])
+    assert costs.seconds(1, 4) == pytest.approx(0.015)
+    assert costs.read_s(2000) == pytest.approx(0.2)
+    assert costs.read_s(FEW_UNREAD) == 0.0, "read along with the first guess"
+
+
+def test_a_version_without_reports_teaches_the_whole_wait() -> None:
+    costs = DraftCosts()
+    for _ in range(RECENT):
+        costs.update(2, 4, 0.041, [])
+    assert costs.seconds(2, 4) == pytest.approx(0.041)
+
+
+def test_each_split_of_the_machine_has_guesses_of_its_own() -> None:
+    costs = drafter(step_s=0.003, hop_s=0.002)
+    costs.expect(1, slowdown=2.0)
+    other = costs.at(1)
+    assert other.guess_s(1, 4) == pytest.approx(0.024), "expected before any draft"
+    other.update(1, 4, 0.042, [DraftReport(guess_s=0.040, guessed=4)])
+    assert (costs.at(1).guess_s(1, 4), costs.guess_s(1, 4)) == (pytest.approx(0.040), pytest.approx(0.012))
+    costs.use(1)
+    assert costs.split == 1 and costs.guess_s(1, 4) == pytest.approx(0.040)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        DraftReport(guess_s=-1.0),
+        DraftReport(guess_s=nan),
+        DraftReport(guess_s=inf),
+        DraftReport(guess_s=1e9),
+        DraftReport(read_s=-0.1),
+        DraftReport(read_s=nan),
+        DraftReport(guess_s=0.06, read_s=0.06),
+        DraftReport(guessed=-1),
+        DraftReport(read_tokens=-1),
+    ],
+)
+def test_a_report_that_cannot_be_true_is_not_sound(report: DraftReport) -> None:
+    assert not is_sound(report, came_s=0.1)
+
+
+def test_a_sound_lie_bends_no_cost_beyond_the_wait_that_came() -> None:
+    costs = DraftCosts()
+    lie = DraftReport(guess_s=0.0, guessed=10**9, read_s=0.0, read_tokens=10**9)
+    assert is_sound(lie, came_s=0.1)
+    for _ in range(60):
+        costs.update(1, 4, 0.1, [lie])
+    assert costs.seconds(1, 4) == pytest.approx(0.1) and costs.read_s(1000) == 0.0
+
+
+@pytest.mark.parametrize("nonsense", [-1.0, nan, inf])
+def test_nonsense_teaches_nothing(nonsense: float) -> None:
+    models, tables = DraftCosts(), TableCosts()
+    models.update(1, 4, nonsense, [])
+    models.update(0, 4, 0.1, [])
+    models.update(1, 0, 0.1, [])
+    tables.update(1, nonsense)
+    assert not models.is_known and not tables.is_known
+
+
+def test_tables_take_as_long_for_each_sequence() -> None:
+    costs = TableCosts()
+    assert costs.seconds(4, 8) == 0.0
+    costs.update(4, 0.0004)
+    assert costs.seconds(8, 1) == costs.seconds(8, 9) == pytest.approx(0.0008)
+    assert costs.span(8, 2) == pytest.approx([0.0, 0.0008, 0.0008])

@@ -11,7 +11,7 @@ from tests.app.speculation.candidates import likely
 
 COSTS = StepCosts({1: 0.02, 2: 0.021, 64: 0.1})
 DEAR = StepCosts({1: 0.02, 64: 0.272})  # a row more costs a fifth of the first
-DRAFTING = DraftCosts(0.001)
+DRAFTING = DraftCosts()
 
 
 def search(rule: FaserLength, candidate: Candidate, right: int, rounds: int = 80) -> list[int]:

@@ -5,11 +5,10 @@ import pytest
 from app.engine.step_costs import StepCosts
 from app.placement.splits import Split
 from app.speculation.baselines import FixedLength
-from app.speculation.draft_costs import DraftCosts
 from app.speculation.faser import FaserLength
 from app.speculation.joint import AFTER, FIRST, BatchLoad, JointController, JointPlan, Profile, joint_plans
 from app.speculation.length_policy import DraftBatch
-from tests.app.speculation.candidates import chancy
+from tests.app.speculation.candidates import chancy, drafter
 
 SPLITS = (Split(0, False), Split(16, True), Split(64, True))
 IN_TURN, HALVES = (0, False), {(1, True), (2, True)}
@@ -25,9 +24,7 @@ def profile(
 
     Split 2 gives drafting more.
     """
-    steps, guesses = StepCosts({1: base_s, 1024: base_s + 1023 * row_s}), DraftCosts(0.0)
-    for depth in range(1, 9):
-        guesses.update(1, depth, guess_s * depth)
+    steps, guesses = StepCosts({1: base_s, 1024: base_s + 1023 * row_s}), drafter(guess_s)
     for split, factor in ((1, 1.0), (2, 1.5)):
         steps.expect(split, 1.0 + factor * (steps_slower - 1.0))
         guesses.expect(split, drafts_slower / factor)
@@ -84,7 +81,7 @@ class Steps:
     def __init__(self, found: Profile) -> None:
         self.controller = JointController(FixedLength(1), found.splits)
         self.costs = found.steps
-        self.controller.modes.guessing.__dict__.update(found.guesses.__dict__)
+        self.controller.modes.with_models.costs.__dict__.update(found.guesses.__dict__)
         self._tokens = 10
 
     def decide(self, sequences: int, times: int = 1) -> list[tuple[int, bool]]:

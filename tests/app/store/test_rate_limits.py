@@ -21,7 +21,7 @@ def bounds(redis_client: redis.Redis) -> RateLimits:
 def test_the_same_call_again_holds_the_same_places(bounds: RateLimits) -> None:
     bounds.take(KEY, ["a", "b"])
     bounds.take(KEY, ["a", "b"])  # as when the first reply was lost
-    with pytest.raises(OverLimit, match="at most 2 at once"):
+    with pytest.raises(OverLimit, match="at most 2 texts at once"):
         bounds.take(KEY, ["c"])
     bounds.give_back(KEY, ["a"])
     bounds.take(KEY, ["c"])
@@ -68,7 +68,7 @@ def test_a_request_stored_late_holds_its_place_all_the_same(
 @pytest.mark.parametrize("limit", ["concurrent", "rate_per_minute"])
 def test_a_call_that_can_never_fit_is_refused_without_a_wait(bounds: RateLimits, limit: str) -> None:
     key = KEY.model_copy(update={"concurrent": 5, "rate_per_minute": 5, limit: 2})
-    with pytest.raises(InvalidRequest, match="at most 2 texts, not 3"):
+    with pytest.raises(InvalidRequest, match="at most 2 texts a call, not 3"):
         bounds.take(key, ["a", "b", "c"])
     bounds.take(key, ["a", "b"])
 

@@ -43,11 +43,6 @@ def test_a_timeline_forgets_its_beginning_and_everything_dies(traces: Traces, re
     assert all(redis_client.pttl(key) > 0 for key in redis_client.keys("test:*"))
 
 
-def test_no_timeline_is_kept_if_none_is_wanted(redis_client: redis.Redis) -> None:
-    Traces(redis_client, "test", most=0).add([Trace("a", {"tokens": "1"}, [span(1.0)])])
-    assert redis_client.keys("test:*") == []
-
-
 def test_a_name_does_not_tell_the_request() -> None:
     assert trace_name("17b310399b0149b394b7b0a4fdeabc7b") == trace_name("17b310399b0149b394b7b0a4fdeabc7b")
     assert trace_name("17b3") not in "17b310399b0149b394b7b0a4fdeabc7b" and trace_name("a") != trace_name("b")

@@ -9,13 +9,14 @@ from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
 from app.engine.step_costs import StepCosts
 from app.messages import Record, Stats, Status, TreeMessage
+from app.round_observer import VerifiedRound, VerifiedStep
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.length_policy import LengthPlanner
 from app.speculation.overlap import NoOverlap, Overlap, Round
 from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
-from app.state import Sequence
+from app.state import BatchEntry, Sequence, Tree, Verdict
 from app.store.protocol import Snapshot
 from app.verifier.metrics import VerifierMetrics
 from app.verifier.sequences import Sequences
@@ -64,8 +65,7 @@ class Parts:
     def repriced(self, costs: StepCosts, pool: DrafterPool | None = None, **settings: Any) -> "Parts":
         """Return parts with the same sequences and estimates, other costs and other settings."""
         strategies = DraftStrategies(self.lengths, self.speculation.router, overlap(Settings().changed(**settings)))
-        measured = fakes.measured(self.runner, costs)
-        speculation = Speculation(measured, self.sequences, self.stats, strategies, "mailbox")
+        speculation = Speculation(self.sequences, costs, fakes.VOCAB, strategies, "mailbox", (self.stats,))
         speculation.follow(pool or self.speculation.pool)
         return Parts(self.runner, self.stats, self.sequences, speculation)
 
@@ -82,11 +82,12 @@ def parts(
     """Make parts that ask a model drafter and a model-free one, by the strategies of these settings."""
     chosen = Settings().changed(**settings)
     runner = fakes.runner(MODEL, pages=pages)
-    measured = fakes.measured(runner, costs or StepCosts({1: 1.0}))
+    costs = costs or StepCosts({1: 1.0})
+    measured = fakes.measured(runner, costs)
     strategies = DraftStrategies(lengths(chosen), Router(routing(chosen)), overlapping or overlap(chosen))
     stats = VerifierStats(measured, strategies.router.asked_rounds, VerifierMetrics())
     sequences = Sequences(runner, stats)
-    speculation = Speculation(measured, sequences, stats, strategies, "mailbox", clock)
+    speculation = Speculation(sequences, costs, fakes.VOCAB, strategies, "mailbox", (stats,), clock)
     speculation.follow(pool or DrafterPool({"small": "draft:1"}, ("lookup",)))
     return Parts(runner, stats, sequences, speculation)
 
@@ -101,6 +102,14 @@ def snapshot(record: Record, generated: int, strikes: int) -> Snapshot:
     return Snapshot(
         record, Status.ACTIVE, (2,) * generated, (), None, None, Stats(rounds=generated), "o", strikes, None
     )
+
+
+def verdict(one: Parts, sequence: Sequence, tokens: list[int]) -> None:
+    """Let a step with the sequence's tree commit these tokens."""
+    entry = BatchEntry(sequence.kv, 0, [], sequence.tree or Tree(), final=True)
+    step = VerifiedStep([entry], [VerifiedRound(sequence, entry, Verdict([], tokens), tokens)], 1, 0.1)
+    one.stats.on_verdict(step)
+    one.speculation.on_verdict(step)
 
 
 def message(**changes: Any) -> TreeMessage:

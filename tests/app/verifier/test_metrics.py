@@ -8,6 +8,7 @@ import pytest
 from app.counters import Counters, series
 from app.messages import Event, FinishReason
 from app.metrics import GROUP
+from app.round_observer import VerifiedStep
 from app.verifier.metrics import RequestProgress, VerifierMetrics
 from tests import fakes
 from tests.fakes import Book, characters, record
@@ -106,7 +107,9 @@ def test_progress_of_each_request(counted: Counted) -> None:
 def test_progress_of_a_released_request() -> None:
     meter, one = VerifierMetrics(Counters()), record([1, 2], max_tokens=9)
     meter.record_adopted(one, is_new=True)
-    meter.record_left(one, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
+    sequence = fakes.sequence([1])
+    sequence.record = one
+    meter.on_left(sequence, 4, FinishReason.CANCELLED)
     assert meter.drain() == {
         one.id: RequestProgress(one.created_s, None, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
     }
@@ -140,5 +143,5 @@ def _fail(works: object) -> None:
 
 def test_without_counters_nothing_is_kept() -> None:
     meter = VerifierMetrics()
-    meter.record_step(1, 1, 0.1, [])
+    meter.on_step(VerifiedStep([], [], 1, 0.1), host_s=0.0)
     assert not meter._events

@@ -6,7 +6,8 @@ from app.engine.step_costs import Reading, StepCosts
 from app.load import VerifierLoad
 from app.messages import DrafterStats
 from app.policy import Policy
-from app.state import Tree
+from app.round_observer import VerifiedRound, VerifiedStep
+from app.state import BatchEntry, Tree, Verdict
 from tests.app.verifier.parts import HandClock, message, parts, start
 
 
@@ -18,8 +19,10 @@ def test_a_verifier_reports_its_load():
     one.speculation.jobs([long], [2], Policy())
     clock.now_s += 0.25
     one.speculation.receive(message(base=32))
-    one.stats.record_verified([(Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1])])
-    one.stats.record_verified([(Tree(), [])])
+    for tree, path in ((Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1]), (Tree(), [])):
+        entry = BatchEntry(long.kv, 0, [], tree, final=True)
+        verified = VerifiedRound(long, entry, Verdict(path, [7]), [7])
+        one.stats.on_verdict(VerifiedStep([entry], [verified], 1, 0.1))
     load = VerifierLoad.model_validate(one.stats.report(one.sequences.all())["load"])
     assert (load.sequences, load.prompt_tokens, load.contexts) == (2, 7, (31,))
     assert load.step_s == pytest.approx(0.02 + 31 * 1.1e-5)

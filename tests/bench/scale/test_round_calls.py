@@ -17,8 +17,8 @@ from app.pipeline import draft_here
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
 from app.speculation.drafter_pool import DrafterPool
+from app.store.event_stream import stored_texts
 from app.store.memory import MemoryStore
-from app.store.requests import stored_texts
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
 from bench.scale.stand_in import FIRST_ID, StandInDrafter, StandInTarget

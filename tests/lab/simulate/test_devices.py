@@ -7,14 +7,13 @@ import pytest
 from app.messages import ToVerifier
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from lab.cooperate.variants import OFF, Variant, fixed
 from lab.simulate.events import Link, Machine, Network, Wire
 from lab.simulate.log import DrafterLog, Log, Text
 from lab.simulate.machines import build
 from lab.simulate.models import SimClock
 from lab.simulate.pipeline_device import PipelineDevice
-from lab.simulate.run import simulate
 from lab.simulate.world import Setting, World
+from lab.ways import OFF, Variant, fixed
 
 STEP_S, LENGTH, TEXTS = 0.05, 32, 8
 
@@ -117,7 +116,7 @@ def test_a_cached_token_slows_each_guess_of_a_drafter(log: Log) -> None:
     drafter = log.drafters["one"].model_copy(update={"context_s": 1e-4})
     slow = only.model_copy(update={"drafters": {"one": drafter}})
     setting, variant = Setting(streams=1, hop_s=0.0), fixed("one", 3)
-    quick_s, slow_s = (simulate(one, variant, setting, model_free).seconds for one in (only, slow))
+    quick_s, slow_s = (last_s(run(one, variant, setting)) for one in (only, slow))
     contexts = sum(3 * (16 + 1 + 4 * i) for i in range(7)) + 2 * (16 + 29)  # 1 + 7 x 4 tokens, then two that are left
     assert slow_s - quick_s == pytest.approx(1e-4 * contexts, rel=0.02)
 

@@ -7,13 +7,14 @@ import pytest
 
 from app.stages.draft.registry import build as model_free
 from app.state import Guess
-from lab.cooperate.variants import Variant
+from lab.simulate.load import run
 from lab.simulate.log import DEPTH, DrafterLog, Log, Text
-from lab.simulate.shared import COMMON, run, stated
 from lab.simulate.shared_device import SharedDevice, Sharing
 from lab.simulate.world import Setting, World
+from lab.ways import Variant
 
 VOCAB, LENGTH, TEXTS = 5000, 48, 24
+COMMON = {"plan": "faser", "pruning": "off", "max_sequences": 512}
 SHARING = Sharing(
     units=100,
     splits=(20, 50),
@@ -55,8 +56,14 @@ def test_a_split_gives_each_side_its_part_and_both_slow_each_other() -> None:
     assert device.draft(9.0, 4, 0.004) == pytest.approx(0.008), "a fifth reads at half of the speed"
 
 
+def stated(log: Log, sharing: Sharing) -> Log:
+    """Give the drafter the stated times."""
+    own = log.drafters["one"].model_copy(update={"token_s": sharing.draft_token_s, "read_s": sharing.token_compute_s})
+    return log.model_copy(update={"drafters": {"one": own}})
+
+
 def simulated(log: Log, streams: int, **changes: Any) -> World:
-    own = stated(log, SHARING, "one")
+    own = stated(log, SHARING)
     variant = Variant("", {**COMMON, "lengths": "fixed:2", **changes}, is_steered=False)
     return run(own, variant, Setting(streams=streams, shared=SHARING), None, model_free)
 
@@ -76,7 +83,7 @@ def test_the_controller_divides_where_that_pays_and_says_the_same_texts(log: Log
 def test_the_controller_leaves_the_device_whole_where_both_sides_hinder_each_other(log: Log) -> None:
     dear = SHARING.model_copy(update={"kappa": 3.0})
     variant = Variant("", {**COMMON, "lengths": "fixed:2", "overlap": "joint", "partition": "auto"}, is_steered=False)
-    world = run(stated(log, dear, "one"), variant, Setting(streams=1, shared=dear), None, model_free)
+    world = run(stated(log, dear), variant, Setting(streams=1, shared=dear), None, model_free)
     assert world.device is not None
     whole_s = world.device.used_s[world.device.all[0]]
     assert whole_s > 0.9 * sum(world.device.used_s.values())

@@ -68,7 +68,7 @@ def climb(costs: StepCosts, committed: int) -> list[int]:
     own, found, last = ClimbingLength(), [], 0
     for _ in range(400):
         tokens = {"0.0": min(committed, 1 + last)} if last else {}
-        (last,) = own.depths({"0.0": likely(4, limit=MOST)}, costs, DraftCosts(0.0), 0.0, tokens)
+        (last,) = own.depths({"0.0": likely(4, limit=MOST)}, costs, DraftCosts(), 0.0, tokens)
         found.append(last)
     return found
 
@@ -89,7 +89,7 @@ def test_the_length_stays_near_the_best_where_rows_cost() -> None:
 def test_a_length_stays_within_the_room_of_each_request() -> None:
     own = ClimbingLength()
     rooms = {"0.0": likely(4, limit=1), "1.0": likely(4, limit=MOST)}
-    assert own.depths(rooms, FREE, DraftCosts(0.0), 0.0, {}) == [1, FIRST]
+    assert own.depths(rooms, FREE, DraftCosts(), 0.0, {}) == [1, FIRST]
 
 
 def test_the_arm_runs_in_both_papers_worlds() -> None:

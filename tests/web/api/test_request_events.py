@@ -26,7 +26,7 @@ Wait = Callable[[Deployment, str], bool]
 
 def _by_events(deployment: Deployment, request_id: str) -> bool:
     """Wait as a stream does; True if the one event is the cancelled end."""
-    found = [event for event in follow(deployment, request_id, 0, threading.Event()) if event is not None]
+    found = [found[1] for found in follow(deployment, [request_id], threading.Event()) if found is not None]
     return [event.finish_reason for event in found] == [FinishReason.CANCELLED]
 
 

@@ -177,7 +177,7 @@ def test_bad_input_names_its_field(
 
 def test_an_unknown_field_is_reported_as_unknown(client: FlaskClient) -> None:
     error = error_of(client.post("/api/generate", json={"prompt": "a", "max_token": 5}))
-    assert error["message"] == "max_token: there is no such field"
+    assert error["message"] == "max_token: this field does not exist"
     assert error["details"][0]["type"] == "extra_forbidden"
 
 

@@ -131,7 +131,7 @@ def test_a_request_with_many_readers_does_not_block_others(
     assert len(answers) - len(refused) == READERS
     assert int(refused[0].headers["Retry-After"]) >= 1
     error = json.loads(refused[0].read())["error"]
-    assert f"{READERS} places" in error["message"] and set(error) == {"message", "field", "details"}
+    assert f"{READERS} streams" in error["message"] and set(error) == {"message", "field", "details"}
     assert other.ask("GET", "/healthz").status == 200
     again = other.ask("POST", *CALLS["stream"])
     assert again.status == 200

@@ -112,7 +112,7 @@ def test_a_request_that_cannot_be_read_fails_alone(
     _run(loop, lambda: _has_ended(lone_deployment, sound), ToVerifier(adopt=(spoilt, sound)))
     redis_client.hset(key, "record", str(record))
     assert (found := lone_deployment.requests.snapshot(spoilt)).status is Status.FAILED
-    assert found.error == "what is stored of it cannot be read"
+    assert found.error == "the stored request cannot be read"
 
 
 def test_sequences_of_an_unattended_mailbox_are_rung_for(

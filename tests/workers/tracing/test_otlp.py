@@ -21,8 +21,7 @@ from tests.workers.conftest import with_settings
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
-from workers.tracing.otlp import PATIENCE_S, is_traced
-from workers.tracing.sinks import OtlpSink
+from workers.tracing.otlp import PATIENCE_S, Collector, is_traced
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_an_unset_or_unreachable_collector_delays_nothing(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without = Heartbeat(with_settings(deployment, otlp_url=None), "draft", "draft-1")
-    assert not [sink for sink in without.recorder.sinks if isinstance(sink, OtlpSink)]
+    assert not [sink for sink in without.recorder.sinks if isinstance(sink, Collector)]
     nowhere = with_settings(deployment, otlp_url="http://127.0.0.1:9")
     heartbeat = Heartbeat(nowhere, "draft", "draft-1")
     flushes_s = []

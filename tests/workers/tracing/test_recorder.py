@@ -1,61 +1,70 @@
-"""Test that a process records its spans of work, to files only where the settings name a folder."""
+"""Test that a process writes its spans of work to the timelines of its requests."""
 
-from pathlib import Path
+import pytest
 
-from bench.timeline import busy, read
-from tests.workers.conftest import with_settings
+from app.errors import StoreUnavailable
+from app.store.traces import TraceSpan, trace_name
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
-from workers.tracing.recorder import Recorder
-from workers.tracing.sinks import FileSink
+from workers.tracing.timelines import MOST_OF_BATCH
 
 
-def test_a_span_names_worker_times_and_number_of_sequences(tmp_path: Path) -> None:
-    recorder = Recorder("verify", [FileSink(tmp_path / "new", "verify", "verify-1")])
-    recorder.begin_work()
-    recorder.working_on(("a", "b", "c"))
-    recorder.end_work()
-    recorder.begin_work()
-    recorder.end_work()
-    recorder.flush({})
-    first, second = read(tmp_path / "new")
+def spans(deployment: Deployment, request_id: str) -> list[TraceSpan]:
+    return deployment.traces.spans(trace_name(request_id))
+
+
+def work(heartbeat: Heartbeat, *request_ids: str) -> None:
+    heartbeat.begin_work()
+    heartbeat.working_on(request_ids)
+    heartbeat.end_work()
+
+
+def test_a_span_names_worker_times_and_number_of_sequences(lone_deployment: Deployment) -> None:
+    heartbeat = Heartbeat(lone_deployment, "verify", "verify-1")
+    work(heartbeat, "a", "b", "c")
+    work(heartbeat)
+    work(heartbeat, "a")
+    heartbeat.recorder.flush({})
+    first, second = spans(lone_deployment, "a")
     assert (first.node, first.kind, first.sequences) == ("verify-1", "verify", 3)
     assert first.start_s <= first.end_s <= second.start_s
-    assert second.sequences == 0, "the requests of one batch are not those of the next"
+    assert second.sequences == 1, "the requests of one batch are not those of the next"
+    assert len(spans(lone_deployment, "b")) == 1
 
 
-def test_each_span_is_written_once(tmp_path: Path) -> None:
-    recorder = Recorder("draft", [FileSink(tmp_path, "draft", "draft-1")])
+def test_each_span_is_written_once(lone_deployment: Deployment) -> None:
+    heartbeat = Heartbeat(lone_deployment, "draft", "draft-1")
     for _ in range(3):
-        recorder.begin_work()
-        recorder.end_work()
-        recorder.flush({})
-        recorder.flush({})
-    assert len(read(tmp_path)) == 3
+        work(heartbeat, "a")
+        heartbeat.recorder.flush({})
+        heartbeat.recorder.flush({})
+    assert len(spans(lone_deployment, "a")) == 3
 
 
-def test_a_heartbeat_writes_its_spans_by_its_end(lone_deployment: Deployment, tmp_path: Path) -> None:
-    heartbeat = Heartbeat(with_settings(lone_deployment, spans=tmp_path), "verify", "v")
-    heartbeat.begin()
-    heartbeat.begin_work()
-    heartbeat.working_on(("a", "b"))
-    heartbeat.end_work()
-    heartbeat.end()
-    assert [(span.node, span.sequences) for span in read(tmp_path)] == [("v", 2)]
-
-
-def test_without_a_folder_nothing_is_kept(lone_deployment: Deployment) -> None:
+def test_a_heartbeat_writes_its_spans_by_its_end(lone_deployment: Deployment) -> None:
     heartbeat = Heartbeat(lone_deployment, "verify", "v")
-    heartbeat.begin_work()
-    heartbeat.working_on(("a", "b"))
-    heartbeat.end_work()
-    assert not [sink for sink in heartbeat.recorder.sinks if isinstance(sink, FileSink)]
+    heartbeat.begin()
+    work(heartbeat, "a", "b")
+    heartbeat.end()
+    assert [(span.node, span.sequences) for span in spans(lone_deployment, "a")] == [("v", 2)]
 
 
-def test_busy_counts_only_work_within_the_window(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(
-        '{"node": "a", "kind": "draft", "start_s": 0.0, "end_s": 2.0, "sequences": 1}\n'
-        '{"node": "a", "kind": "draft", "start_s": 3.0, "end_s": 5.0, "sequences": 1}\n'
-        '{"node": "a", "kind"'  # the process was killed here
-    )
-    assert busy(read(tmp_path), 1.0, 5.0) == {"a": 0.75}
+def test_of_a_large_batch_two_processes_trace_the_same_requests(lone_deployment: Deployment) -> None:
+    ids = [f"request-{i}" for i in range(3 * MOST_OF_BATCH)]
+    for kind in ("verify", "draft"):
+        heartbeat = Heartbeat(lone_deployment, kind, f"{kind}-1")
+        work(heartbeat, *ids)
+        heartbeat.recorder.flush({})
+    found = [{span.kind for span in spans(lone_deployment, request_id)} for request_id in ids]
+    assert found.count({"verify", "draft"}) == MOST_OF_BATCH and found.count(set()) == 2 * MOST_OF_BATCH
+
+
+def test_a_redis_that_is_away_ends_no_process(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat = Heartbeat(lone_deployment, "verify", "v")
+    work(heartbeat, "a")
+
+    def away(traces: object) -> None:
+        raise StoreUnavailable("Redis does not answer")
+
+    monkeypatch.setattr(lone_deployment.traces, "add", away)
+    heartbeat.recorder.close()

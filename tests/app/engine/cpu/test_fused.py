@@ -84,7 +84,7 @@ def test_rounded_weights_on_the_modules_are_the_same_model(wanted):
 def test_int8_activations_of_a_model_without_integers_are_refused():
     with pytest.raises(ModelRefused, match="PACELINE_WEIGHTS=q8_0"):
         choose_forward(fakes.tiny(), activations="int8")
-    with pytest.raises(ModelRefused, match="for the compiled forward"):
+    with pytest.raises(ModelRefused, match="needs the compiled forward"):
         choose_forward(fakes.tiny("gpt2"), "q8_0", activations="int8")
 
 

@@ -130,7 +130,7 @@ def test_a_changed_file_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"split__count": 2}, "one of several parts"),
-        ({"llama__expert_count": 8}, "is a mixture of experts; served are dense models"),
+        ({"llama__expert_count": 8}, "is a mixture of experts; supported are dense models"),
     ],
 )
 def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_tensor_that_claims_another_type_is_refused_by_name(sound: Path, tmp_p
     kind = whole.index(name) + len(name) + 4 + 2 * 8  # behind the name: dimensions, type, offset
     whole[kind] = gguf.GGMLQuantizationType.F32
     (tmp_path / GGUF).write_bytes(whole)
-    with pytest.raises(ModelRefused, match=r"blk\.0\.attn_q\.weight is F32, and so reaches into"):
+    with pytest.raises(ModelRefused, match=r"blk\.0\.attn_q\.weight is F32 and overlaps"):
         Stored(tmp_path)
 
 

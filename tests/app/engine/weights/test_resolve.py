@@ -62,7 +62,7 @@ def test_missing_shard_is_named(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "a.safetensors")
     index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelRefused, match=r"not there: b\.safetensors"):
+    with pytest.raises(ModelRefused, match=r"do not exist: b\.safetensors"):
         resolve(str(folder), folder, _silent)
     (folder / "b.safetensors").touch()
     resolve(str(folder), folder, _silent)

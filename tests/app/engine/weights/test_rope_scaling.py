@@ -163,7 +163,7 @@ def test_attn_factor_multiplies_yarns_own(tmp_path: Path) -> None:
         ({"type": "longrope"}, "as longrope"),
         ({"type": "su"}, "as su"),
         ({"type": "linear"}, "lacks llama.rope.scaling.factor"),
-        ({"type": "linear", "factor": -2.0}, "llama.rope.scaling.factor = -2.0, and not a positive number"),
+        ({"type": "linear", "factor": -2.0}, "llama.rope.scaling.factor = -2.0, which must be a positive number"),
         ({"type": "linear", "factor": math.nan}, "llama.rope.scaling.factor = nan"),
         ({"type": "linear", "factor": 2.0, "attn_factor": 1.5}, "sets llama.rope.scaling.attn_factor to 1.5"),
         ({"yarn_ext_factor": 1.0}, "sets llama.rope.scaling.yarn_ext_factor to 1.0"),
@@ -199,5 +199,5 @@ def test_a_table_without_a_counterpart_is_refused(
 
 def test_a_head_turned_in_part_is_refused(tmp_path: Path) -> None:
     write(fakes.tiny(), tmp_path / GGUF, ("F32",), llama__rope__dimension_count=16)
-    with pytest.raises(ModelRefused, match="turns 16 of a head's 32 numbers"):
+    with pytest.raises(ModelRefused, match="to 16 of a head's 32 dimensions"):
         describe(tmp_path / GGUF, tmp_path)

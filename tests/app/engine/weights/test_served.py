@@ -34,7 +34,7 @@ def refusal(folder: Path, **config: Any) -> str:
 @pytest.mark.parametrize("method", ["fp8", "awq", "gptq", "compressed-tensors"])
 def test_quantised_weights_are_refused(folder: Path, method: str) -> None:
     expected = (
-        f"{folder} holds weights quantised as {method}; served are safetensors in float32, float16 or bfloat16, "
+        f"{folder} holds weights quantised as {method}; supported are safetensors in float32, float16 or bfloat16, "
         "and GGUF files"
     )
     assert refusal(folder, quantization_config={"quant_method": method, "bits": 4}) == expected
@@ -45,7 +45,7 @@ def test_quantised_weights_are_refused(folder: Path, method: str) -> None:
 def test_quantised_weights_that_a_file_beside_tells_of_are_refused(folder: Path, name: str) -> None:
     resolved(folder)
     (folder / name).write_text("{}")
-    assert f"quantised as {name} says; served are" in refusal(folder)
+    assert f"quantised as {name} says; supported are" in refusal(folder)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_quantised_weights_that_a_file_beside_tells_of_are_refused(folder: Path,
 )
 def test_mixtures_of_experts_are_refused(folder: Path, config: dict[str, Any]) -> None:
     assert refusal(folder, **config) == (
-        f"{folder} is a mixture of experts; served are dense models: Llama, Mistral, Qwen2 and Qwen3, and on a CPU "
+        f"{folder} is a mixture of experts; supported are dense models: Llama, Mistral, Qwen2 and Qwen3, and on a CPU "
         "other dense families, too"
     )
 

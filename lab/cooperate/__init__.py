@@ -1,1 +1,0 @@
-"""Compare the ways of drafting."""

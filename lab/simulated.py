@@ -1,0 +1,85 @@
+"""Run ways of drafting in simulations over a recording: drafters and verifiers on machines of their own."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from app.assembly.fuser import phrases
+from app.config import Settings
+from app.engine.weights.blocks import dense
+from app.engine.weights.resolve import drafter_folder, target_folder
+from app.engine.weights.tensors import stored_embedding
+from app.stages.draft.protocol import Drafter
+from app.stages.draft.registry import build as build_model_free
+from app.store.protocol import Snapshot
+from bench.prompts import Prompts
+from lab.load import Block
+from lab.simulate.log import Log
+from lab.simulate.machines import build
+from lab.simulate.world import Setting
+from lab.ways import Variant
+
+
+@contextmanager
+def opened(ways: Iterable[Variant], log: Log, setting: Setting) -> Iterator[dict[str, "SimulatedRunner"]]:
+    """Yield a runner for each way."""
+    yield {way.name: SimulatedRunner(way, log, setting) for way in ways}
+
+
+class SimulatedRunner:
+    """A way's simulated deployment. A block's prompts are the numbers of the recording's texts."""
+
+    def __init__(self, way: Variant, log: Log, setting: Setting) -> None:
+        self._world = build(log, way, setting, lambda: model_free(log.vocab_size))
+        self._number = count()
+
+    def run(self, block: Block) -> list[Snapshot]:
+        """Run a block on the virtual clock; return the ended requests."""
+        ids = [f"{text}.{next(self._number)}" for _, text in block.requests]
+        self._world.waiting.clear()
+        self._world.waiting.extend(ids)
+        self._world.run(block.arrivals_s)
+        return [self._world.store.snapshot(request_id) for request_id in ids]
+
+    @property
+    def step_s(self) -> float:
+        """Return the mean seconds of a step."""
+        targets = [verifier.target for verifier in self._world.verifiers]
+        return sum(target.busy_s for target in targets) / sum(target.steps for target in targets)
+
+    def report(self) -> dict[str, Any]:
+        """Return the parts of the rounds and of the time in which models drafted and the target worked."""
+        world = self._world
+        busy_s = {box: world.network.machines[box].busy_s for box in world.nodes}
+        target_s = sum(verifier.target.busy_s for verifier in world.verifiers) / len(world.verifiers)
+        now_s = world.network.now_s
+        return {
+            "model_rounds": round(world.model_rounds, 3),
+            "mean_ms": {"step": round(1e3 * self.step_s, 3)},
+            "busy": {box: round(own / now_s, 3) for box, own in {"target": target_s, **busy_s}.items()},
+            "policy_changes": dict(sorted(world.switches.items())),
+        }
+
+
+def prompts_of(log: Log) -> Prompts:
+    """Return the numbers of a recording's texts by domain."""
+    found: dict[str, tuple[str, ...]] = {}
+    for i, text in enumerate(log.texts):
+        found[text.domain] = (*found.get(text.domain, ()), str(i))
+    return found
+
+
+def with_target(log: Log) -> Log:
+    """Return the recording with the settings' target, by whose embedding CoSine's routing rates, if that fits."""
+    folder = target_folder(Settings.from_env())
+    fits = len(dense(stored_embedding(folder))) == log.vocab_size
+    return log.model_copy(update={"target": folder}) if fits else log
+
+
+def model_free(vocab_size: int, store: str | None = None) -> list[Drafter]:
+    """Return new model-free drafters, with a store of phrases ("none": without; None: as PACELINE_PHRASES has it)."""
+    settings = Settings.from_env()
+    store = store or settings.phrases
+    found = [] if store == "none" else [phrases(drafter_folder(store), vocab_size, settings.home)]
+    return [*build_model_free(), *found]
