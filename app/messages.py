@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from app.errors import MessageError
 from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 
-LEAST_SURVIVAL = 0.12  # of a guess that drafting goes on from, where no cost says what one is worth
+LEAST_SURVIVAL = 0.06  # of a guess that drafting goes on from
 TARGET = "target"  # the proposer of a token that no drafter guessed
 PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's tasks, or all where no keys are used
 
