@@ -54,7 +54,7 @@ WRITTEN: list[tuple[HotMessage, str]] = [
         ),
         '{"sent_s":12.5,"jobs":[{"request_id":"r","tenant":"public","verifier":"verify:v","to":"draft:d","fuser":"fuse",'
         '"base":3,"start":1,"tokens":[4,5],"prompt_length":2,"max_draft_tokens":4,"drafters":["a","lookup"],'
-        '"sampling":' + SAMPLING + ',"due_s":1000000000.0,"state":null,"run_ahead":false,"least_survival":0.12,'
+        '"sampling":' + SAMPLING + ',"due_s":1000000000.0,"state":null,"run_ahead":false,"least_survival":0.06,'
         '"is_last":false,"sharing":[]}],"paths":[{"request_id":"r","base":3,"tokens":[1],"survival":0.25}]}',
     ),
     (
