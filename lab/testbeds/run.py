@@ -115,7 +115,8 @@ def stated(paper: str, world: WorldSpec, args: argparse.Namespace) -> dict[str, 
     if data not in world.loads:
         raise SystemExit(f"paceline lab testbeds: no data set {data!r} in this world, only {', '.join(world.loads)}")
     place = _recorded(world, args.log, args.mixture) if args.log else _made(world, data)
-    drafts = statistics(place.source(FEWEST_TEXTS * len(world.domains), args.seed), world.acceptance.length.value)
+    texts = place.source(FEWEST_TEXTS * len(world.domains), args.seed)
+    drafts = statistics(texts, round(world.acceptance.length.value))
     own = loads(args)
     rows, records = simulate(paper, place, own, args.seed)
     quotients = {one.paper: [compared(one, figures) for figures in rows] for one in COMPARISONS[paper]}
