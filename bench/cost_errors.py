@@ -1,10 +1,9 @@
 """`./paceline bench costs`: how far the expected costs of steps and drafts are off, held out.
 
-Times steps of the target at points that its profile has not measured (sequences x rows of each x cached tokens),
-beside what the verifier expects after a start. Of each model drafter it times drafts of some batches and lengths,
-teaches the verifier's estimate with them, and times others. The error of a point is |measured - expected| / measured,
-measured being a median; their mean is the MAPE. All points may be off by one factor, the machine's pace, which a
-verifier follows step by step: the mean without that factor stands beside it.
+Times steps of the target at sizes that its profile has not measured. Of each model drafter it times drafts of some
+sizes, teaches the verifier's estimate with them, and times others. A point's error is |measured - expected| / measured,
+of a median. All points may be off by one factor, the machine's pace, which a verifier follows: the mean error without
+that factor stands beside the mean.
 """
 
 import argparse
@@ -16,11 +15,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+from app.config import THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
@@ -34,7 +32,7 @@ from app.messages import DraftReport
 from app.speculation.draft_costs import DraftCosts
 from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import parser as parser_of
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 
 TAUGHT = ((1, 2, 4, 8), (1, 4, 8))  # batches and lengths of the drafts that the estimate learns from
 HELD_OUT = ((1, 3, 6), (2, 3, 6))  # and of those that it is judged by
@@ -61,14 +59,13 @@ def main(argv: Listed[str] | None = None) -> int:
     costs = StepCosts.loads(models.costs)
     steps = step_points(models.runner, costs, models.tokenizer.vocab_size, models.tokenizer.context_tokens, args)
     found: dict[str, Any] = {**heading("bench costs", argv), "model": settings.model_name, "steps": figures(steps)}
-    print(table("Steps of the target", found["steps"]), flush=True)
+    print("steps", json.dumps(found["steps"], indent=1), flush=True)
     found["drafts"] = {}
     for name, guesser in models.guessers.items():
         if isinstance(guesser, ModelGuesser):  # a GPU's drafts with one call a token, and are timed by `bench gpu`
             found["drafts"][name] = figures(draft_points(guesser, guesser.model.vocab_size, args.passes))
-            print(table(f"Drafts of {name}", found["drafts"][name]), flush=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(found, indent=1) + "\n")
+            print("drafts of", name, json.dumps(found["drafts"][name], indent=1), flush=True)
+    write_report(args.out, found)
     return 0
 
 
@@ -79,7 +76,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 5, 9], help="of each sequence in a step")
     parser.add_argument("--contexts", type=int, nargs="+", default=[300, 1000], help="cached tokens of each sequence")
     parser.add_argument("--passes", type=int, default=7, help="times that each point is measured; the median counts")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "costs.json", help="file to write")
+    add_out(parser, "costs")
     args = parser.parse_args(argv)
     if min(*args.sequences, *args.rows, *args.contexts, args.passes) < 1:
         parser.error("sequences, rows, contexts and passes are at least 1")
@@ -184,25 +181,6 @@ def figures(points: Listed[Point]) -> dict[str, Any]:
             for point in points
         ],
     }
-
-
-def table(title: str, found: Mapping[str, Any]) -> str:
-    """Return figures as a Markdown table."""
-    if not found["points"]:
-        return f"{title}: no point fits\n"
-    axes = [*found["mean_error_by"]]
-    lines = [
-        f"{title}: off by {found['mean_error']:.1%} in the mean, {found['mean_error_at_that_pace']:.1%} with all "
-        f"expected to take {found['pace']:.2f} times as long",
-        f"| {' | '.join(axes)} | measured, ms | expected, ms | off by |",
-        "|---" * (len(axes) + 3) + "|",
-    ]
-    for point in found["points"]:
-        places = " | ".join(str(point[axis]) for axis in axes)
-        lines.append(f"| {places} | {point['measured_ms']:.2f} | {point['expected_ms']:.2f} | {point['error']:.1%} |")
-    for axis, errors in found["mean_error_by"].items():
-        lines.append(f"By {axis}: {', '.join(f'{at}: {error:.1%}' for at, error in errors.items())}")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

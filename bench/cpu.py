@@ -31,7 +31,7 @@ from app.engine.weights.resolve import target_folder
 from app.state import BatchEntry, Tree
 from bench.help import Defaults, count
 from bench.help import parser as parser_of
-from bench.report_header import heading
+from bench.report_header import heading, write_report
 from bench.stats import median
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.integer_tile import instructions
@@ -71,7 +71,7 @@ def main(argv: Listed[str] | None = None) -> int:
     }
     names = {"roofline": f"floor-{weights}", "split": f"step-split-{weights}", "products": "products"}
     out = args.out or ROOT / "bench" / "results" / f"{names[args.part]}.json"
-    out.write_text(json.dumps(figures, indent=2) + "\n")
+    write_report(out, figures)
     print(json.dumps(figures, indent=2))
     return 0
 

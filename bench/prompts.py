@@ -1,15 +1,25 @@
 """Hold the benchmarks' prompts of five domains, and read others from a file."""
 
 import argparse
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
+
+from app.errors import validation_message
 
 Prompts = Mapping[str, tuple[str, ...]]  # by domain
 _OWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PROMPTS: Prompts = {domain: tuple(texts) for domain, texts in _OWN.items()}
+
+
+class Question(BaseModel):
+    """A line of Spec-Bench's form."""
+
+    turns: Annotated[list[Annotated[str, Field(pattern=r"\S")]], Field(min_length=1)]
+    category: str | None = None
 
 
 def add_prompts_file(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +45,13 @@ def read_prompts(path: str) -> dict[str, tuple[str, ...]]:
     except (OSError, UnicodeDecodeError) as error:
         raise argparse.ArgumentTypeError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = json.loads(line)
-            domain, text = row.get("category", Path(path).stem), row["turns"][0]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise argparse.ArgumentTypeError(f"{path}, line {number}: no object with turns: {error!r}") from error
-        if not (isinstance(domain, str) and isinstance(text, str) and text.strip()):
-            raise argparse.ArgumentTypeError(f"{path}, line {number}: category and first turn are texts")
-        found.setdefault(domain, []).append(text)
+        if line.strip():
+            try:
+                one = Question.model_validate_json(line)
+            except ValidationError as error:
+                text = validation_message(error.errors()[0])
+                raise argparse.ArgumentTypeError(f"{path}, line {number}: no object with turns: {text}") from error
+            found.setdefault(one.category or Path(path).stem, []).append(one.turns[0])
     if not found:
         raise argparse.ArgumentTypeError(f"{path} holds no prompts")
     return {domain: tuple(texts) for domain, texts in found.items()}

@@ -1,5 +1,7 @@
-"""Make the head of each report: the command that made it, the plan, the machine it ran on, the day."""
+"""Write reports, whose head names the command, the plan, the machine and the day."""
 
+import argparse
+import json
 import os
 import platform
 import shlex
@@ -7,11 +9,13 @@ import sys
 import time
 from collections.abc import Sequence as Listed
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from app.config import Settings
+from app.config import ROOT, Settings
 from app.system import processor
 
+RESULTS = ROOT / "bench" / "results"
 COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose versions change figures
 
 
@@ -29,6 +33,17 @@ def heading(command: str, argv: Listed[str] | None) -> dict[str, Any]:
         "machine": machine(),
         "at": today(),
     }
+
+
+def add_out(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the option of the report's file, `NAME.json` among the results by default."""
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
+
+
+def write_report(out: Path, report: dict[str, Any]) -> None:
+    """Write a report as JSON; make its folder."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def machine() -> dict[str, Any]:

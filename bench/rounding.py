@@ -24,7 +24,7 @@ from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import GGUF, target_folder
 from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import parser as parser_of
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 
 TEXTS = ("docs/architecture.md", "docs/papers.md", "docs/operations.md", "app/pipeline.py", "app/verifier/verifier.py")
 CONTEXT = 512  # tokens read at once; the first of each is given
@@ -43,7 +43,7 @@ def main(argv: Listed[str] | None = None) -> int:
     parser = parser_of("bench rounding", __doc__)
     parser.add_argument("--tokens", type=int, default=8 * CONTEXT, help="tokens of text, at most")
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "rounding.json", help="file to write")
+    add_out(parser, "rounding")
     args = parser.parse_args(argv)
     settings = Settings.from_env()
     folder = target_folder(settings)
@@ -60,7 +60,7 @@ def main(argv: Listed[str] | None = None) -> int:
         figures["llama.cpp"] = compare(of_llama(args.llama_python, folder / GGUF, pieces), exact, pieces)
         print("llama.cpp", figures["llama.cpp"], flush=True)
     about = {"tokens": sum(map(len, pieces)), "texts": TEXTS, "arms": figures}
-    args.out.write_text(json.dumps({**heading("bench rounding", argv), **about}, indent=1) + "\n")
+    write_report(args.out, {**heading("bench rounding", argv), **about})
     return 0
 
 

@@ -12,16 +12,15 @@ import random
 import sys
 from collections.abc import Sequence
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+from app.config import THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 from bench.stats import median, paired_ratio
 from bench.systems import Arm, Run, local_arms, server_arms, start_server, stop_server, transformers_arm
 
@@ -42,8 +41,7 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
     finally:
         if url:
             stop_server()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    write_report(args.out, figures)
     print(json.dumps(figures, indent=2))
     return 0
 
@@ -57,7 +55,7 @@ def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Names
     parser.add_argument("--domain-prompts", type=int, default=20, help="pairs for each domain, at most 20")
     parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
     parser.add_argument("--no-server", action="store_true", help="leave the deployment out")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cpu.json", help="file to write")
+    add_out(parser, "cpu")
     return parser.parse_args(argv)
 
 

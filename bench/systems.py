@@ -8,11 +8,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,21 +110,16 @@ def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
 
 
 def server_arms(url: str, max_tokens: int, raw: bool = False) -> tuple[Arm, Arm]:
-    """Return the arms (speculation on, off) of a running deployment, through its JSON API; one
-    thread a prompt. `raw`: prompts are no user's turns but continued as they stand."""
+    """Return the arms (speculation on, off) of a running deployment, through its JSON API.
+
+    `raw`: prompts are continued as they stand, without the chat template.
+    """
 
     def run(prompts: list[str], speculation: bool) -> Run:
-        answers: list[dict[str, Any]] = [{} for _ in prompts]
-
-        def ask(i: int) -> None:
-            answers[i] = _post(url + "/api/generate", _request(prompts[i], max_tokens, speculation, raw))
-
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        wishes = [_request(prompt, max_tokens, speculation, raw) for prompt in prompts]
         started = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            answers = [*pool.map(partial(_post, url + "/api/generate"), wishes)]
         seconds = time.perf_counter() - started
         return Run(
             seconds,
@@ -151,8 +147,7 @@ INSTANCE = "bench"
 
 
 def start_server(instance: str = INSTANCE, **settings: str) -> str:
-    """Start a deployment of the benchmarks' own, with more of the environment's settings, and return
-    its URL. Raises CalledProcessError when it does not start."""
+    """Start a deployment with these settings and return its URL. Raises CalledProcessError."""
     environment = {**os.environ, "PACELINE_KEYS": "", **settings}
     subprocess.run([*PACELINE, "up", "-d", "--instance", instance], check=True, cwd=ROOT, env=environment)
     command = [*PACELINE, "status", "--json", "--instance", instance]
@@ -161,7 +156,7 @@ def start_server(instance: str = INSTANCE, **settings: str) -> str:
 
 
 def stop_server(instance: str = INSTANCE, **settings: str) -> None:
-    """Stop a deployment of the benchmarks' own, started with these settings. Raises CalledProcessError."""
+    """Stop a deployment started with these settings. Raises CalledProcessError."""
     subprocess.run([*PACELINE, "down", "--instance", instance], check=True, cwd=ROOT, env={**os.environ, **settings})
 
 

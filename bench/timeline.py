@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
@@ -91,35 +90,22 @@ def draw(spans: Listed[TraceSpan], windows: Listed[tuple[float, float]], out: Pa
     figure, axes = pyplot.subplots(len(windows), 1, figsize=(11, height), squeeze=False, layout="constrained")
     origin_s = min(span.start_s for span in spans)
     for panel, (first_s, last_s) in zip(axes[:, 0], windows, strict=True):
-        _panel(panel, spans, nodes, kinds, first_s, last_s, origin_s)
+        parts = busy(spans, first_s, last_s)
+        for row, node in enumerate(nodes):
+            bars = [
+                (span.start_s - origin_s, max(SHORTEST_S, span.end_s - span.start_s))
+                for span in spans
+                if span.node == node and span.end_s > first_s and span.start_s < last_s
+            ]
+            panel.broken_barh(bars, (row - 0.4, 0.8), color=COLOURS.get(kinds[node], "#555555"), linewidth=0)
+        labels = [f"{node}  {parts.get(node, 0.0):4.0%}" for node in nodes]
+        panel.set_yticks(range(len(nodes)), labels, family="monospace")
+        panel.set_ylim(len(nodes) - 0.5, -0.5)
+        panel.set_xlim(first_s - origin_s, last_s - origin_s)
+        panel.grid(axis="x", linewidth=0.4, alpha=0.6)
     axes[-1, 0].set_xlabel("seconds")
     figure.savefig(out, dpi=DPI)
     pyplot.close(figure)
-
-
-def _panel(
-    panel: Any,
-    spans: Listed[TraceSpan],
-    nodes: list[str],
-    kinds: dict[str, str],
-    first_s: float,
-    last_s: float,
-    origin_s: float,
-) -> None:
-    parts = busy(spans, first_s, last_s)
-    for row, node in enumerate(nodes):
-        bars = [
-            (span.start_s - origin_s, max(SHORTEST_S, span.end_s - span.start_s))
-            for span in spans
-            if span.node == node and span.end_s > first_s and span.start_s < last_s
-        ]
-        panel.broken_barh(bars, (row - 0.4, 0.8), color=COLOURS.get(kinds[node], "#555555"), linewidth=0)
-    panel.set_yticks(range(len(nodes)), [f"{node}  {parts.get(node, 0.0):4.0%}" for node in nodes], family="monospace")
-    panel.set_ylim(len(nodes) - 0.5, -0.5)
-    panel.set_xlim(first_s - origin_s, last_s - origin_s)
-    panel.grid(axis="x", linewidth=0.4, alpha=0.6)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
 
 
 if __name__ == "__main__":

@@ -17,34 +17,37 @@ import numpy as np
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import resolve
+from app.errors import InvalidRequest
 from app.stages.draft.phrases import FILE
 from kernels.host.phrase_tables import LONGEST
+from training.exit_codes import ended
 
 Text = tuple[int, ...]  # the last tokens of a prompt and its answer
 
 
 def main() -> int:
-    """Write the token file and drafter.json; return the exit code: 0 done, 2 wrong input."""
+    """Run the command; return its exit code, as `training.exit_codes` has them."""
     parser = argparse.ArgumentParser(prog="training.phrases", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("data", nargs="+", type=Path, help="JSON-lines files of a target's answers")
     parser.add_argument("--out", required=True, type=Path, help="folder to write the store to")
     parser.add_argument("--onto", type=Path, help="folder of a store whose texts come first; may be the same")
     args = parser.parse_args()
-    settings = Settings.from_env()
+    return ended(lambda: run(args, Settings.from_env()))
+
+
+def run(args: argparse.Namespace, settings: Settings) -> None:
+    """Write the token file and drafter.json. Raises InvalidRequest."""
     tokenizer = Tokenizer(resolve(settings.model, settings.home, lambda text: None))
     try:
         rows = [row for path in args.data for row in _rows(path, tokenizer.vocab_size)]
         texts, card = _held(args.onto, tokenizer) if args.onto else ([], {})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"paceline: the data cannot be read: {error!r}", file=sys.stderr)
-        return 2
+        raise InvalidRequest("data", f"cannot be read: {error!r}") from error
     if not rows:
-        print("paceline: the data holds no text", file=sys.stderr)
-        return 2
+        raise InvalidRequest("data", "holds no text")
     args.out.mkdir(parents=True, exist_ok=True)
     np.save(args.out / FILE, store(rows, tokenizer.vocab_size, texts))
     (args.out / "drafter.json").write_text(json.dumps(_card(rows, tokenizer, card), indent=2) + "\n")
-    return 0
 
 
 def store(rows: list[dict[str, Any]], vocab_size: int, before: list[Text] | None = None) -> np.ndarray:

@@ -82,10 +82,7 @@ class V1ErrorAnswer(BaseModel):
 
 
 class InvalidBody(Exception):
-    """A body does not fit its model; a ValidationError elsewhere is the server's fault.
-
-    `names`: the caller's names of fields, if they differ from the model's.
-    """
+    """`names`: the caller's names of fields, if they differ from the model's."""
 
     def __init__(self, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
         super().__init__(str(error))
@@ -105,7 +102,6 @@ def error_body(message: str, field: str | None = None, details: list[Detail] | N
 
 
 def v1_error_body(status: int, message: str, field: str | None = None, kind: str = "") -> str:
-    """Make the JSON of an error in OpenAI's shape, for responses and for streams."""
     default = "invalid_value" if status == 400 else None
     error = V1Error(
         message=message,

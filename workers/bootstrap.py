@@ -1,4 +1,4 @@
-"""Serve one role until SIGTERM: its service, the doorbell task, and a Celery worker around them."""
+"""Serve one role until SIGTERM: its service, the doorbell task, and a Celery worker."""
 
 import gc
 import importlib

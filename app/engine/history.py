@@ -1,4 +1,4 @@
-"""Read the tokens before a row without copying them, and count them."""
+"""View a row's history and count its tokens, without a copy."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ class TokenCounts:
         self._counted: dict[int, _Counted] = {}  # by the sequence's id()
 
     def of(self, sequence: CachedSequence) -> Mapping[int, int]:
-        """Return the count of each token; it changes at the next call."""
+        """The result changes at the next call."""
         found = self._counted.get(id(sequence))
         if found is None:
             found = self._counted[id(sequence)] = _Counted(sequence)

@@ -1,7 +1,7 @@
 """Connect to Redis and run the Lua scripts in `scripts/`.
 
 A client reconnects for about two seconds, then raises StoreUnavailable. A call may run twice (its reply was lost): a
-script's second run has no further effect. Any thread may use a client and its scripts.
+script's second run has no further effect. Clients and scripts are thread-safe.
 """
 
 import socket
@@ -43,10 +43,7 @@ Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client, which connects at its first use, with Sentinels to the present master.
-
-    Raises ValueError for a URL that `app.redis_url` refuses.
-    """
+    """The client connects at first use, with Sentinels to the present master. Raises ValueError for an invalid URL."""
     where = RedisUrl.parse(url)
     sockets: dict[str, Any] = {"socket_timeout": SOCKET_TIMEOUT_S, "protocol": 2}  # replies of one shape everywhere
     if not where.socket:
@@ -81,7 +78,7 @@ def connect(url: str) -> redis.Redis:
 
 
 class Script:
-    """A Lua script of `scripts/`, run by its hash; it is loaded again after a restart of Redis."""
+    """A Lua script, run by its hash and reloaded after a restart of Redis."""
 
     def __init__(self, client: redis.Redis, *names: str) -> None:
         folder = files("app.store") / "scripts"
@@ -114,7 +111,6 @@ class Script:
         return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
-        """Put a run into a pipeline; redis-py's own Script would send SCRIPT EXISTS first."""
         pipe.evalsha(self._script.sha, len(keys), *keys, *args)
 
     def each(self, calls: Sequence[tuple[Sequence[str], Args]]) -> list[Any]:
@@ -126,7 +122,6 @@ class Script:
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
     def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> "SentRuns":
-        """Send the runs of `each`; their replies are read later."""
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
@@ -155,7 +150,7 @@ class Script:
 
 
 class SentRuns:
-    """Runs that have been sent, on a connection of their own until their replies are read."""
+    """Sent runs of a script, on a connection of their own until their replies are read."""
 
     def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
         self._script, self._calls, self._connection = script, calls, connection
@@ -167,7 +162,7 @@ class SentRuns:
             return True
 
     def replies(self) -> list[Any]:
-        """Wait for the replies; run lost ones again. Raises StoreUnavailable."""
+        """Wait for the replies; runs whose replies were lost are run again. Raises StoreUnavailable."""
         connection, self._connection = self._connection, None
         if connection is None:
             return self._script.each(self._calls)
@@ -181,14 +176,13 @@ class SentRuns:
 
 
 def packed(*command: object) -> bytes:
-    """Pack a command in one piece: redis-py sends a commit's rows in a dozen."""
+    """Pack a command as Redis reads it, in one piece: redis-py sends a commit's rows in a dozen."""
     texts = [str(arg).encode(errors="replace") for arg in command]
     return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
 
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Raise StoreUnavailable in the block for a Redis that does not answer or cannot write."""
     try:
         yield
     except RedisError as error:
@@ -214,7 +208,7 @@ def _reply_of(connection: Any) -> Any:
 
 @contextmanager
 def _no_silence_twice(pool: Any) -> Iterator[None]:
-    """Close the idle connections after a timeout: each may cost its own."""
+    """Close the idle connections after a timeout: each may be dead and cost its own timeout."""
     try:
         yield
     except RedisTimeoutError:

@@ -1,8 +1,8 @@
-"""Hand committed events to the readers of this process: one subscription and one thread for all of them.
+"""Deliver committed events to the readers of this process through one subscription and one thread.
 
-Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored
-events, drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call
-finds the readers that have missed something.
+Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored events,
+drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call finds
+the readers that have missed something. A subscription without an answer to a ping is reopened.
 """
 
 import logging
@@ -36,7 +36,7 @@ Take = Callable[[int, Event], bool]  # takes an event at once; False: it has not
 
 
 class EventFeed:
-    """The committed events of a deployment, for any number of readers and threads."""
+    """Thread-safe."""
 
     def __init__(self, client: redis.Redis, namespace: str, requests: Requests) -> None:
         self._client, self._requests = client, requests
@@ -54,7 +54,7 @@ class EventFeed:
 
     @contextmanager
     def reading(self, request_ids: Sequence[str], offset: int = 0) -> Iterator["Reader"]:
-        """Read these requests' events after `offset` generated tokens, within the block."""
+        """Deliver events after `offset` generated tokens within the block."""
         reader = Reader(self, self._requests, request_ids, offset)
         with self._lock:
             for place, request_id in enumerate(request_ids):
@@ -76,7 +76,7 @@ class EventFeed:
                         del self._readers[request_id]
 
     def close(self) -> None:
-        """Wait for the thread to end; there must be no readers."""
+        """Wait for the thread to end; readers must be gone."""
         if (thread := self._thread) is not None:
             thread.join()
 
@@ -136,7 +136,7 @@ class EventFeed:
             reader.put(place, event)
 
     def _check(self, *, only_silent: bool) -> None:
-        """Let readers that miss something read the store; `only_silent`: those that got nothing meanwhile."""
+        """`only_silent`: check readers without events since the last check."""
         with self._lock:
             pairs = [(request_id, *pair) for request_id, own in self._readers.items() for pair in own]
         waiting = [one for one in pairs if one[2].was_silent(one[1]) or not only_silent]
@@ -149,7 +149,7 @@ class EventFeed:
 
 
 class Reader:
-    """Read the events of some requests, in order. For one thread, but for the feed's calls."""
+    """For one thread, except for the feed's calls."""
 
     def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
         self._feed, self._requests, self._ids = feed, requests, request_ids
@@ -169,8 +169,8 @@ class Reader:
     def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
         """Return the next events, waiting up to `wait_s` for one.
 
-        Meanwhile the feed's thread gives each due event to `take`, which must not wait; accepted events are not
-        returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
+        During the wait, the feed's thread passes each due event to `take`, which must not block; accepted events are
+        not returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
         """
         found = self._look()
         if found or self.has_ended:
@@ -191,7 +191,7 @@ class Reader:
         return found
 
     def put(self, place: int, event: Event | None) -> None:
-        """Give the reader an event; None: it has missed one, or the request is over."""
+        """Deliver an event; None: one was missed, or the request is over."""
         if event is not None:
             self._heard.add(place)
         with self._mutex:
@@ -210,7 +210,7 @@ class Reader:
         return self._offsets[place]
 
     def _is_taken(self, take: Take, place: int, event: Event) -> bool:
-        """Give a due event to `take`; False: the reader's thread must handle it."""
+        """False: the reader's thread must handle the event."""
         if place not in self._open:
             return True
         known = self._offsets[place]
@@ -248,6 +248,7 @@ class Reader:
         return found
 
     def _look(self) -> list[Found]:
+        """Read one request a call, so that no event is lost by an error."""
         for place in [*self._must_look]:
             if found := self._stored(place):
                 return found

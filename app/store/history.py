@@ -12,7 +12,7 @@ TTL_S = 3600.0
 
 
 class History:
-    """Samples in Redis. Any thread may call; every method raises StoreUnavailable."""
+    """Load samples in Redis. Thread-safe; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
@@ -26,5 +26,5 @@ class History:
         pipe.execute()
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """The oldest of them come first."""
+        """Oldest first."""
         return [json.loads(text) for text in cast(list[str], self._client.lrange(self._key, -count, -1))]

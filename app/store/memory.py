@@ -1,4 +1,4 @@
-"""Keep requests in this process's memory, for the pipeline without Redis (`app.store.protocol.Requests`)."""
+"""Keep requests in this process's memory, for the pipeline without Redis."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ class _Entry:
 
 
 class MemoryStore:
-    """A store of requests for one process; any thread may call. Implements `Requests`."""
+    """Implements `Requests` for one process; thread-safe."""
 
     def __init__(
         self,

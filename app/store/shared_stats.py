@@ -1,4 +1,4 @@
-"""Share learnt statistics between processes, as decaying sums in Redis, with each heartbeat."""
+"""Share learnt statistics between processes at each heartbeat, as decaying sums in Redis."""
 
 import json
 import time
@@ -19,7 +19,7 @@ MAX_FIELDS = 16_384  # of a group
 
 
 class SharedStatsStore:
-    """Any thread may call; every method raises StoreUnavailable."""
+    """Thread-safe; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
         self._client = client
@@ -32,9 +32,9 @@ class SharedStatsStore:
         return _sums(cast(dict[str, str], self._client.hgetall(self._keys.sums(group))))
 
     def merge(self, group: str, writer: str, batch: int, changes: Mapping[str, Change]) -> dict[str, list[float]]:
-        """Add a batch, and return the sums of its fields.
+        """Add a batch, and return the sums of its fields afterwards.
 
-        A writer's batches in a group count up from 1; one that is sent again counts once.
+        A writer's batches in a group count up from 1; a repeated one counts once.
         """
         keys = [self._keys.sums(group), self._keys.merged(writer, group)]
         numbers = [self._max_fields, self._ttl_ms, int(MARK_TTL_S * 1000)]
@@ -52,16 +52,16 @@ class SharedStats(Protocol):
     def groups(self) -> Iterable[str]: ...
 
     def changes(self, group: str) -> dict[str, Change]:
-        """Take the changes since the last call, as (kept, added) by field."""
+        """Take the changes since the last call, as (kept, added) by field; they stay known here."""
         ...
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Replace fields by the store's sums, and add what was learnt since `changes`."""
+        """Replace fields by the store's sums, which include all changes taken so far, plus those since."""
         ...
 
 
 class StatsExchange:
-    """Exchange one `SharedStats` with the store. Implements `HeartbeatTask`."""
+    """Implements `HeartbeatTask`."""
 
     def __init__(self, learnt: SharedStats, store: SharedStatsStore) -> None:
         self._learnt = learnt
@@ -73,7 +73,7 @@ class StatsExchange:
         self._beaten_s = float("-inf")
 
     def beat(self) -> None:
-        """Exchange at most once in WRITE_EVERY_S. Raises StoreUnavailable."""
+        """Write changes and read the others', at most once in WRITE_EVERY_S. Raises StoreUnavailable."""
         now = time.monotonic()
         if now - self._beaten_s < WRITE_EVERY_S:
             return
@@ -83,7 +83,6 @@ class StatsExchange:
             self._write(group)
 
     def close(self) -> None:
-        """Write all changes. Raises StoreUnavailable."""
         for group in list(self._learnt.groups()):
             self._write(group)  # again what may not have arrived,
             self._write(group)  # then what was learnt since
@@ -108,7 +107,6 @@ class StatsExchange:
 
 
 def _sums(fields: Mapping[str, str]) -> dict[str, list[float]]:
-    """Keep the readable fields: another version may have written others."""
     found = {field: _vector(text) for field, text in fields.items()}
     return {field: vector for field, vector in found.items() if vector is not None}
 

@@ -1,6 +1,6 @@
 """Keep the timelines of recent requests: spans of work, and progress.
 
-A timeline's name does not lead back to its request, so a viewer cannot read the request's text.
+A timeline's name does not reveal its request, so a viewer cannot read the text.
 """
 
 import json
@@ -21,7 +21,7 @@ MOST_SPANS = 1024  # of a request; past it the first ones are dropped
 
 
 class TraceSpan(NamedTuple):
-    """A piece of work on a batch of `sequences`, in seconds of the wall clock."""
+    """Work on a batch of `sequences`, in seconds of the wall clock."""
 
     start_s: float
     end_s: float
@@ -32,7 +32,7 @@ class TraceSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Additions: spans, and facts by name (JSON each) that replace known ones."""
+    """An addition to a timeline: spans, and facts by name (JSON each) that replace known ones."""
 
     name: str
     facts: Mapping[str, str]
@@ -44,7 +44,7 @@ def trace_name(request_id: str) -> str:
 
 
 class Traces:
-    """The timelines of the `most` latest requests. Any thread may call."""
+    """Thread-safe."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, most: int = MOST_REQUESTS) -> None:
         self._client = client
@@ -70,6 +70,5 @@ class Traces:
         return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
 
     def spans(self, name: str) -> list[TraceSpan]:
-        """Return a timeline's spans, each process's in order."""
         texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
         return [TraceSpan(*json.loads(text)) for text in texts]

@@ -4,8 +4,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,17 @@ class Site:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         return pids
+
+    @contextmanager
+    def frozen(self, role: str) -> Iterator[None]:
+        """Stop the role's processes while the block runs."""
+        pids = self.signal(role, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
 
 def enter(instance: Instance, settings: Settings, seed: int) -> Site:

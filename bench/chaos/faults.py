@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 
 from app.config import ROOT
@@ -38,11 +37,8 @@ def _kill(role: str) -> Fault:
 def _freeze(role: str) -> Fault:
     def fault(site: Site) -> None:
         """Stop the process for longer than any lease lasts, then continue it."""
-        pids = site.signal(role, signal.SIGSTOP)
-        time.sleep(FROZEN_S)
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        with site.frozen(role):
+            time.sleep(FROZEN_S)
 
     return fault
 
@@ -74,7 +70,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _restart_all(site: Site) -> None:
     """Ask every process to stop, one role after another, as an upgrade would."""
     for role in ROLES:
-        _await_gone(site, role, site.signal(role, signal.SIGTERM))
+        pids = {*site.signal(role, signal.SIGTERM)}
+        _await(partial(_are_gone, site, role, pids), f"a {role} that was told to stop is still there")
         site.await_ready()
 
 
@@ -97,10 +94,8 @@ def _starve_redis(site: Site) -> None:
 def _slow_redis(site: Site) -> None:
     """Make Redis answer late: stop it for 50 of every 100 ms."""
     for _ in range(40):
-        pids = site.signal("redis", signal.SIGSTOP)
-        time.sleep(0.05)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        with site.frozen("redis"):
+            time.sleep(0.05)
         time.sleep(0.05)
 
 
@@ -137,8 +132,8 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def _await_gone(site: Site, role: str, pids: Iterable[int]) -> None:
-    _await(lambda: not set(pids) & set(site.health().processes[role]), f"a {role} that was told to stop is still there")
+def _are_gone(site: Site, role: str, pids: set[int]) -> bool:
+    return pids.isdisjoint(site.health().processes[role])
 
 
 def _await(condition: Callable[[], bool], complaint: str) -> None:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
@@ -31,24 +30,22 @@ from bench.chaos.faults import FAULTS
 from bench.chaos.host import lacking, prepared
 from bench.help import parser as parser_of
 from bench.prompts import PROMPTS
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 
 DRAIN_S = 120.0
 FAULTS_HELP = "only these (default: all that this machine can have)"
-MEASURED = ("lasted_s", "ready_s", "moved_s", "longest_stall_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """Hold one fault's times, in seconds: when it began, how long it lasted, how long after its end
-    every process and every client went on, and the longest silence of a client that it began."""
+    """A fault, and its times in seconds."""
 
-    at_s: float
+    at_s: float  # since the start
     fault: str
     lasted_s: float
-    ready_s: float
-    moved_s: float
-    longest_stall_s: float = 0.0
+    ready_s: float  # from its end until every process works
+    moved_s: float  # from its end until every client has received something
+    longest_stall_s: float = 0.0  # the longest silence of a client that it began
 
 
 def main(argv: Listed[str] | None = None) -> int:
@@ -69,8 +66,8 @@ def main(argv: Listed[str] | None = None) -> int:
         finally:
             _paceline("down", "--instance", instance.name)
     report = heading("chaos", argv) | found
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(table(report))
+    write_report(args.out, report)
+    print(json.dumps({"requests": report["requests"], "broken": broken(report)}, indent=1))
     return 1 if broken(report) else 0
 
 
@@ -87,7 +84,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=12, help="different texts to ask for")
     parser.add_argument("--max-tokens", type=int, default=96, help="tokens a text")
     parser.add_argument("--instance", help="name of the instance that is started")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "chaos.json", help="file to write")
+    add_out(parser, "chaos")
     return parser.parse_args(argv)
 
 
@@ -200,26 +197,6 @@ def broken(report: dict[str, Any]) -> list[str]:
     ]
     ends = [f"{what}: {one}" for what in ("wrong", "failed", "lost") for one in outcomes[what]]
     return [*ends, *report["left behind"], *stuck]
-
-
-def table(report: dict[str, Any]) -> str:
-    """Return the faults by kind as a Markdown table, then the requests and the broken promises."""
-    lines = [
-        "| fault | times | lasted, s | ready again after, s (worst) | all went on after, s | longest silence, s |",
-        "|---" * 6 + "|",
-    ]
-    for name in dict.fromkeys(one["fault"] for one in report["faults"]):
-        own = [one for one in report["faults"] if one["fault"] == name]
-        worst = {key: max(one[key] for one in own) for key in MEASURED}
-        lines.append(f"| {name} | {len(own)} | " + " | ".join(str(worst[key]) for key in MEASURED) + " |")
-    outcomes = report["requests"]
-    lines.append(
-        f"\n{outcomes['right']} requests right, {len(outcomes['wrong'])} wrong, {len(outcomes['failed'])} failed, "
-        f"{len(outcomes['lost'])} lost; {outcomes['refused, tried again']} times refused and tried again; "
-        f"the longest took {outcomes['longest_s']} s"
-    )
-    lines += [f"refused {count} times: {reason}" for reason, count in outcomes["reasons"].items()]
-    return "\n".join([*lines, *(f"BROKEN {one}" for one in broken(report))])
 
 
 def _paceline(*arguments: str, **environ: str) -> None:

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 
 from kernels.attention.kv_commit import kv_commit
-from kernels.attention.ragged_attention import PREFILL, VERIFY, Batch, ragged_attention
-from kernels.attention.work_list import work_list
+from kernels.attention.ragged_attention import PREFILL, VERIFY, AttentionTiling, Batch, ragged_attention
+from kernels.attention.work_list import Work, work_list
 from kernels.layers.fixed_linear import fixed_linear
 from kernels.layers.gated_silu import gated_silu
 from kernels.layers.rms_norm import add_rms_norm
@@ -83,43 +82,35 @@ def _pages(device: torch.device) -> Iterator[Case]:
         ("8 sequences of 2048, 8 new rows each", [(2048, 8)] * 8, VERIFY),
         ("a prompt of 1024", [(0, 1024)], PREFILL),
     ):
-        batch, num_pages = _batch(spans, device)
-        rows, prefixes = (np.array(numbers) for numbers in zip(*((new, old) for old, new in spans), strict=True))
-        listed = work_list(
-            np.cumsum(rows) - rows, rows, prefixes, rows.sum(), HEADS // KEY_HEADS, tiling.rows, tiling.split_keys
-        )
-        q = torch.randn(int(rows.sum()), HEADS, HEAD_DIM, dtype=DTYPE, device=device)
-        pages = torch.randn(2, num_pages, PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
-        attend = partial(
-            ragged_attention, q, pages[0], pages[1], batch, listed.on_device(device), HEAD_DIM**-0.5, tiling=tiling
-        )
+        batch, work = laid_out(spans, tiling, device)
+        q = torch.randn(sum(new for _, new in spans), HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+        pages = torch.randn(2, batch.blocks.numel(), PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+        attend = partial(ragged_attention, q, *pages.unbind(), batch, work, HEAD_DIM**-0.5, tiling=tiling)
         yield Case("ragged_attention", name, attend, pages.nbytes)
-    batch, num_pages = _batch([(2048, 64)] * 4, device)
-    cache = torch.randn(2, 4, num_pages, PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
-    path, lengths = (
-        torch.arange(0, 16, 2, device=device).int().repeat(4, 1),
-        torch.full((4,), 8, device=device).int(),
-    )
-    yield Case(
-        "kv_commit",
-        "4 paths of 8, 4 layers",
-        partial(kv_commit, cache[0], cache[1], batch.blocks, batch.prefix, path, lengths),
-    )
+    batch, _ = laid_out([(2048, 64)] * 4, VERIFY, device)
+    cache = torch.randn(2, 4, batch.blocks.numel(), PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+    path = torch.arange(0, 16, 2, device=device).int().repeat(4, 1)
+    lengths = torch.full((4,), 8, device=device).int()
+    commit = partial(kv_commit, *cache.unbind(), batch.blocks, batch.prefix, path, lengths)
+    yield Case("kv_commit", "4 paths of 8, 4 layers", commit)
 
 
-def _batch(spans: list[tuple[int, int]], device: torch.device) -> tuple[Batch, int]:
-    """Lay out causal (prefix, new rows); return the batch, its pages in no order, and how many they are."""
-    rows = torch.tensor([new for _, new in spans])
-    each = max(-(-(prefix + new) // 16) for prefix, new in spans)
-    integers = {
-        "first_row": rows.cumsum(0) - rows,
-        "num_rows": rows,
-        "prefix": torch.tensor([prefix for prefix, _ in spans]),
-        "blocks": torch.randperm(each * len(spans)).view(len(spans), each),
-    }
-    batch = Batch(
-        **{name: x.int().to(device) for name, x in integers.items()},
-        ancestors=None,
-        depth=None,
-    )
-    return batch, each * len(spans)
+def laid_out(
+    spans: list[tuple[int, int]], tiling: AttentionTiling, device: torch.device, *, has_chains: bool = False
+) -> tuple[Batch, Work]:
+    """Lay out (cached tokens, new rows) of sequences, pages in no order, and list attention's work.
+
+    The rows are causal; `has_chains`: they are so by the ancestors of a tree.
+    """
+    prefixes, rows = torch.tensor(spans).unbind(1)
+    firsts = rows.cumsum(0) - rows
+    each = max(-(-(prefix + new) // PAGE) for prefix, new in spans)
+    pages = torch.randperm(each * len(spans)).view(len(spans), each)
+    arrays = (x.numpy() for x in (firsts, rows, prefixes))
+    work = work_list(*arrays, int(rows.sum()), HEADS // KEY_HEADS, tiling.rows, tiling.split_keys)
+    first_row, num_rows, prefix, blocks = (x.int().to(device) for x in (firsts, rows, prefixes, pages))
+    ancestors = depth = None
+    if has_chains:
+        depths = torch.cat([torch.arange(new) for _, new in spans])
+        ancestors, depth = ((2 << depths) - 1).to(device), depths.int().to(device)
+    return Batch(first_row, num_rows, prefix, blocks, ancestors, depth), work.on_device(device)

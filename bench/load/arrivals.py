@@ -1,15 +1,14 @@
-"""Make loads: when requests come and how long they are. Pure; the same for the same seed.
+"""Make loads: when requests come and how long they are, the same for the same seed.
 
-Times are seconds after the start. A trace file is CSV with a header, or JSON lines, of timestamp
-(seconds), prompt_tokens and output_tokens, or of the names of the Azure LLM inference traces, whose
-TIMESTAMP is a date and time; a name that ends with .gz is of a compressed one.
+A trace file is CSV with a header, or JSON lines, perhaps compressed (.gz): COLUMNS, the timestamp in seconds, or the
+columns of the Azure LLM inference traces, whose TIMESTAMP is a date and time.
 """
 
 import csv
 import gzip
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,14 +37,14 @@ def poisson(rate: float, seconds: float, output_tokens: int, seed: int = 0) -> l
 def gamma(rate: float, seconds: float, output_tokens: int, seed: int = 0, variation: float = 3.0) -> list[Arrival]:
     """Return arrivals with gamma-distributed gaps of this coefficient of variation; 1 is Poisson, more is bursty."""
     draw, shape = random.Random(seed), 1.0 / variation**2
-    return [*_until(seconds, output_tokens, lambda _: draw.gammavariate(shape, 1.0 / (rate * shape)))]
+    return [*_until(seconds, output_tokens, lambda: draw.gammavariate(shape, 1.0 / (rate * shape)))]
 
 
 def ramp(rates: list[float], seconds: float, output_tokens: int, seed: int = 0) -> list[Arrival]:
     """Return Poisson arrivals whose rate goes in straight lines from each of `rates` to the next, in equal times."""
     draw, top = random.Random(seed), max(rates)
     kept = []
-    for arrival in _until(seconds, output_tokens, lambda _: draw.expovariate(top)):
+    for arrival in _until(seconds, output_tokens, lambda: draw.expovariate(top)):
         place = arrival.at_s / seconds * (len(rates) - 1)
         low = min(int(place), len(rates) - 2)
         rate = rates[low] + (rates[low + 1] - rates[low]) * (place - low)
@@ -112,8 +111,8 @@ def _seconds(date: str) -> float:
     return datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp() + float(f"0.{part or 0}")
 
 
-def _until(seconds: float, output_tokens: int, gap: Any) -> Iterator[Arrival]:
-    at_s = gap(0.0)
+def _until(seconds: float, output_tokens: int, gap: Callable[[], float]) -> Iterator[Arrival]:
+    at_s = gap()
     while at_s < seconds:
         yield Arrival(at_s, output_tokens)
-        at_s += gap(at_s)
+        at_s += gap()

@@ -1,8 +1,8 @@
-"""Send the requests of a load, each from a thread of its own, and follow them as clients do."""
+"""Send the requests of a load, each from a thread of its own."""
 
-import threading
 import time
 from collections.abc import Sequence as Listed
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -37,36 +37,28 @@ def run(
     """Send the load and wait for its end; return each request as its client met it, and the seconds of all.
 
     `new`: numbers of requests not used before. In a closed loop each request is followed by another for `closed_s`.
-    Raises what a thread raised: a load whose requests were never sent measures nothing.
+    Raises what a thread raised.
     """
-    served: list[Served] = []
-    errors: list[Exception] = []
     started_s = time.monotonic()
     api_key = Settings.from_env().api_key
 
-    def send(arrival: Arrival, number: int) -> None:
+    def send(arrival: Arrival, number: int) -> Served:
         domain, text = prompt(number, arrival.prompt_tokens, prompts)
         wish = {"prompt": text, "max_tokens": arrival.output_tokens, **ARMS[arm]}
-        is_again = is_repeated(number, prompts)
-        served.append(ask(url, wish, started_s, api_key, domain=domain, is_repeated=is_again))
+        return ask(url, wish, started_s, api_key, domain=domain, is_repeated=is_repeated(number, prompts))
 
-    def follow(arrival: Arrival, number: int) -> None:
-        try:
-            send(arrival, number)
-            while time.monotonic() - started_s < closed_s:
-                send(arrival, next(new))
-        except Exception as error:
-            errors.append(error)
+    def follow(arrival: Arrival, number: int) -> list[Served]:
+        served = [send(arrival, number)]
+        while time.monotonic() - started_s < closed_s:
+            served.append(send(arrival, next(new)))
+        return served
 
-    threads = []
-    for arrival in load:
-        time.sleep(max(0.0, started_s + arrival.at_s - time.monotonic()))
-        threads.append(threading.Thread(target=follow, args=(arrival, next(new))))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(max(1, len(load))) as pool:
+        clients = []
+        for arrival in load:
+            time.sleep(max(0.0, started_s + arrival.at_s - time.monotonic()))
+            clients.append(pool.submit(follow, arrival, next(new)))
+        served = [one for client in clients for one in client.result()]
     return served, time.monotonic() - started_s
 
 

@@ -23,7 +23,7 @@ from app.local.client import generate
 from app.messages import Result
 from bench.chaos.clients import ClientCounts, Clients
 from bench.chaos.run import DRAIN_S, requests
-from bench.report_header import heading
+from bench.report_header import heading, write_report
 
 ANSWER_S = 300.0  # longest wait for one answer
 SILENCES = 10  # the longest, which are reported
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace, argv: Listed[str] | None) -> int:
     counts = {name: _figures(crowd.counts, started_s) for name, crowd in crowds.items()}
     report = {**heading("bench load", argv), "exit_status": status, "seconds": seconds, **counts}
     if args.out is not None:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(args.out, report)
     for kind in counts.values():
         print(json.dumps(kind))
     return 1 if status or any(kind[what] for kind in counts.values() for what in ("wrong", "failed", "lost")) else 0

@@ -7,9 +7,7 @@ far each verifier's expected costs are off. With several --arms the same request
 """
 
 import argparse
-import json
 import os
-import signal
 import sys
 import time
 from collections import Counter
@@ -20,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.counters import series
 from app.errors import InvalidRequest
 from app.local.instance import Instance
@@ -33,9 +31,9 @@ from bench.load import meanwhile, start
 from bench.load.arrivals import Arrival, gamma, poisson, ramp, steps, trace
 from bench.load.client import ARMS, UNSTEERED, run
 from bench.load.report import Figures, Slo, figures, parts, recovered_s, table
-from bench.load.watcher import Watcher, grew, growth_table
+from bench.load.watcher import Watcher, grew
 from bench.prompts import add_prompts_file
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 from bench.systems import ALIKE, INSTANCE, start_server, stop_server
 
 ARRIVALS = {  # scenarios: what they are, and the flags of their own
@@ -96,14 +94,13 @@ def main(argv: Listed[str] | None = None) -> int:
                 with first_policy() if arm == UNSTEERED else nullcontext():
                     found.append(measure(url, is_own, load, rate, new, args, arm) | {"rate": rate, "arm": arm})
                 print(table([found[-1], *found[-1].get("parts", [])]), flush=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     about = {"scenario": args.scenario, "settings": {name: os.environ.get(name) for name in SMALL_CACHES}}
-    args.out.write_text(json.dumps({**heading("bench load", argv), **about, "loads": found}, indent=1) + "\n")
+    write_report(args.out, {**heading("bench load", argv), **about, "loads": found})
     print(table(found))
     is_broken = any(one["failed"] for one in found)
     for one in found:
         if (processes := one.get("processes")) is not None:
-            print(growth_table(processes))
+            print(f"grew: {grew(processes)}, started again: {processes['restarts']}")
             is_broken |= bool(processes["restarts"] or (args.scenario == "soak" and grew(processes)))
     return 1 if is_broken else 0
 
@@ -148,8 +145,7 @@ def _add_flags(parser: argparse.ArgumentParser, scenario: str) -> None:
     parser.add_argument("--slo-ttft-s", type=float, default=2.0, help="objective: time to first token")
     parser.add_argument("--slo-tpot-s", type=float, default=0.15, help="objective: time of each further token")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals")
-    out = ROOT / "bench" / "results" / f"{scenario if scenario in DEFAULTS else 'load'}.json"
-    parser.add_argument("--out", type=Path, default=out, help="file to write")
+    add_out(parser, scenario if scenario in DEFAULTS else "load")
     add_prompts_file(parser)
     parser.set_defaults(**DEFAULTS.get(scenario, {}))
 
@@ -187,14 +183,12 @@ def measure(
 ) -> Figures:
     """Send one load, watch the processes meanwhile if asked for, and return its figures."""
     instance = Instance(Settings.from_env().state, INSTANCE)
-    watcher = Watcher(instance.running, args.every) if args.every else None
-    if watcher is not None:
-        watcher.start()
-    before_s = _busy_s() if is_own else {}
-    served, took_s = run(url, load, arm, new, args.texts, args.seconds if args.scenario == "closed" else 0.0)
+    closed_s = args.seconds if args.scenario == "closed" else 0.0
+    with Watcher(instance.running, args.every) if args.every else nullcontext() as watcher:
+        before_s = _busy_s() if is_own else {}
+        served, took_s = run(url, load, arm, new, args.texts, closed_s)
     found = figures(served, took_s, args.slo)
     if watcher is not None:
-        watcher.end()
         found["processes"] = watcher.figures()
     if args.scenario in ("steps", "overload"):
         found["parts"] = parts(served, part_rates(args, rate), args.seconds, args.slo)
@@ -229,16 +223,12 @@ def own_site() -> Site:
 def first_policy() -> Iterator[None]:
     """Let the first policy hold: beat is frozen meanwhile, so that nothing steers."""
     site = own_site()
-    frozen = site.signal("beat", signal.SIGSTOP)
-    try:
+    with site.frozen("beat"):
         time.sleep(FOLLOWED_S)
         nodes = site.deployment.nodes
         nodes.set_policy(Policy(version=nodes.policy().version + 1))
         time.sleep(FOLLOWED_S)
         yield
-    finally:
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
 
 
 def _busy_s() -> dict[str, float]:

@@ -7,22 +7,20 @@ deployment, and the tokens/s of the first ten seconds block by block.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Sequence as Listed
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from bench.help import count
 from bench.load.client import ask
 from bench.load.report import Served
 from bench.prompts import Prompts, add_prompts_file
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 from bench.stats import paired_ratio
 from bench.systems import start_server, stop_server
 
@@ -58,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=count, default=48, help="tokens a request")
     parser.add_argument("--pause-s", type=float, default=60.0, help="of `after a pause`")
     parser.add_argument("--pasts", nargs="+", choices=PASTS, default=[*PASTS], help="only these; `warmed` always")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "start.json", help="file to write")
+    add_out(parser, "start")
     add_prompts_file(parser)
 
 
@@ -78,8 +76,10 @@ def main(args: argparse.Namespace, argv: Listed[str] | None) -> int:
     wrong = sum(a.texts != b.texts for own in runs.values() for a, b in zip(own, runs[WARMED], strict=True))
     found = {past: figures(own, runs[WARMED]) for past, own in runs.items()}
     report = {**heading("bench load", argv), "pause_s": args.pause_s, "wrong": wrong, "pasts": found}
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(table(found) + (f"\n{wrong} RUNS WITH OTHER TEXTS" if wrong else ""))
+    write_report(args.out, report)
+    for past, own in found.items():
+        print(f"{past}: {own}")
+    print(f"{wrong} runs with other texts")
     return 1 if wrong else 0
 
 
@@ -103,7 +103,7 @@ def measure(past: str, asked: Listed[str], others: Listed[str], args: argparse.N
 
 
 def ask_all(url: str, texts: Listed[str], args: argparse.Namespace, *, speculation: bool = True) -> Run:
-    """Ask for all texts, so many at once. Raises SystemExit where one fails."""
+    """Send all prompts, so many at once. Raises SystemExit where one fails."""
     api_key, started_s = Settings.from_env().api_key, time.monotonic()
 
     def one(text: str) -> Served:
@@ -141,20 +141,3 @@ def _share_by(at_s: float, one: Served) -> float:
     """Return the share of a text's characters that had come by then."""
     whole = sum(count for _, count in one.pieces)
     return sum(count for came_s, count in one.pieces if came_s <= at_s) / whole if whole else 0.0
-
-
-def table(found: dict[str, dict[str, Any]]) -> str:
-    """Return the figures as a table."""
-    lines = [
-        f"| before | tokens/s | tokens a round | / warmed (lower bound) | first {EARLY_S:g} s, tokens/s | / warmed |",
-        "|---" * 6 + "|",
-    ]
-    for past, own in found.items():
-        ratio, early = own["over warmed"], own["first seconds over warmed"]
-        shown = f"{early['mean']:.2f}" if early else "-"
-        lines.append(
-            f"| {past} | {own['tokens_per_s']:.1f} | {own['tokens_a_round']:.2f} |"
-            f" {ratio['mean']:.2f} ({ratio['lower']:.2f}) | {fmean(own['first_seconds_tokens_per_s']):.1f} |"
-            f" {shown} |"
-        )
-    return "\n".join(lines)

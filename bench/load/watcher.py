@@ -1,7 +1,4 @@
-"""Sample processes and their Redis while a load runs: memory, open files, threads, keys, connections.
-
-Linux only: the figures come from /proc.
-"""
+"""Sample processes and their Redis: memory (MiB), open files, threads, keys, connections. Linux only (/proc)."""
 
 import os
 import threading
@@ -11,13 +8,12 @@ from collections.abc import Sequence as Listed
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import redis
 
 from app.local.instance import State
 
-UNITS = {"memory": "MiB", "files": "open files", "threads": "", "redis": "MiB", "keys": "", "connections": ""}
 SLACK = {"memory": 8.0, "files": 4.0, "threads": 2.0, "redis": 2.0, "keys": 60.0, "connections": 4.0}
 GROWTH = 0.05  # share of the median by which a series may rise and still be flat, or by SLACK if that is more
 Sample = dict[str, dict[str, float]]  # resource -> process -> value
@@ -25,7 +21,7 @@ Series = dict[str, dict[str, list[float]]]
 
 
 class Watcher(threading.Thread):
-    """A thread that samples the processes every few seconds. Read `at_s`, `series` and `restarts` after `end`.
+    """A thread that samples the processes every few seconds, as a context manager; its `figures` are read after it.
 
     `running` returns the processes that run now. Raises SystemExit where there are none.
     """
@@ -43,8 +39,17 @@ class Watcher(threading.Thread):
         self.series: Series = {}
         self.restarts: list[str] = []
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+        self._redis.close()
+
     def run(self) -> None:
-        """Sample until `end`, or until the instance is gone."""
+        """Sample until the context ends, or the instance is gone."""
         while not self._over.wait(self._every_s):
             state, before = self._running(), self._state.processes
             if state is None:
@@ -56,12 +61,6 @@ class Watcher(threading.Thread):
             for what, values in look(state, self._redis).items():
                 for whose, value in values.items():
                     self.series.setdefault(what, {}).setdefault(whose, []).append(round(value, 2))
-
-    def end(self) -> None:
-        """Stop sampling and wait for the thread."""
-        self._over.set()
-        self.join()
-        self._redis.close()
 
     def figures(self, *resources: str) -> dict[str, Any]:
         """Return restarts, and growth and series of these resources, or of all."""
@@ -106,17 +105,6 @@ def grew(figures: Mapping[str, Any]) -> list[str]:
     """List what grew, of a watcher's figures."""
     growths = figures["growth"].items()
     return [f"{what} of {whose}" for what, own in growths for whose, one in own.items() if one["grew"]]
-
-
-def growth_table(figures: Mapping[str, Any]) -> str:
-    """Return growth as a Markdown table."""
-    lines = ["| | second quarter | last quarter | highest | |", "|---" * 5 + "|"]
-    for what, own in figures["growth"].items():
-        for whose, one in own.items():
-            numbers = " | ".join(f"{one[key]:.1f}" for key in ("second quarter", "last quarter", "highest"))
-            name = ", ".join(filter(None, (what, whose, UNITS[what])))
-            lines.append(f"| {name} | {numbers} | {'GREW' if one['grew'] else 'flat'} |")
-    return "\n".join([*lines, *(f"started again: {role}" for role in figures["restarts"])])
 
 
 def cpu_s(pid: int) -> float:

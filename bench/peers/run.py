@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
 from app.request import ChatMessage
 from bench.help import parser as parser_of
 from bench.peers.engines import DRAFTED, NAMES, USUAL, Engine, Needs, running
 from bench.peers.long_prompts import TEXTS, long_prompt, openings
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 from bench.stats import median, paired_ratio
 
 IDLE_S = 2.0
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             n: first_tokens(engines, [next(words) for _ in range(args.repeats + 1)], n, tokenizer)
             for n in args.prompt_tokens
         }
-    args.out.write_text(json.dumps(figures, indent=2) + "\n")
+    write_report(args.out, figures)
     print(json.dumps(figures, indent=2))
     return 0
 
@@ -75,7 +75,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--repeats", type=int, default=8, help="jobs for each engine at each concurrency and length")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "peers.json", help="file to write")
+    add_out(parser, "peers")
     return parser.parse_args(argv)
 
 

@@ -38,9 +38,9 @@ class Streams:
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> Answer:
         """Return `max_tokens` tokens after each prompt; no more prompts than streams."""
-        pieces = [self._begin(stream, prompt) for stream, prompt in enumerate(prompts)]
+        pieces = [(stream, self.begin(prompt, stream)) for stream, prompt in enumerate(prompts)]
         for stream in range(len(prompts), len(self._held)):
-            self._keep(stream, 0)  # idle streams hold nothing
+            self.keep(0, stream)  # idle streams hold nothing
         answer: Answer = [[] for _ in prompts]
         for _ in range(max_tokens):
             chosen = self._decode(pieces)
@@ -49,16 +49,26 @@ class Streams:
             pieces = [(stream, [token]) for stream, token in enumerate(chosen)]
         return answer
 
-    def _begin(self, stream: int, prompt: list[int]) -> Piece:
-        """Drop what a stream holds of its last prompt but the beginning that this one shares; return the rest."""
+    @property
+    def held(self) -> int:
+        """Return how many tokens the first stream has the keys and values of."""
+        return len(self._held[0])
+
+    def begin(self, prompt: list[int], stream: int = 0) -> list[int]:
+        """Drop what a stream holds but the beginning that this prompt shares; return the prompt's rest."""
         pairs = zip(self._held[stream], prompt[:-1], strict=False)
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self._keep(stream, alike)
-        return stream, prompt[alike:]
+        self.keep(alike, stream)
+        return prompt[alike:]
 
-    def _keep(self, stream: int, tokens: int) -> None:
+    def keep(self, tokens: int, stream: int = 0) -> None:
+        """Drop all but a stream's first tokens."""
         llama_cpp.llama_memory_seq_rm(self._memory, stream, tokens, -1)
         del self._held[stream][tokens:]
+
+    def read(self, tokens: list[int], wanted: int) -> list[np.ndarray]:
+        """Read tokens into the first stream; return the logits (V,) float32 after each of the last `wanted`."""
+        return self._read([(0, tokens)], wanted)
 
     def _decode(self, pieces: list[Piece]) -> list[int]:
         """Run one batch; return the likeliest token after each piece."""

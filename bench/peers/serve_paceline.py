@@ -2,8 +2,6 @@
 
 import os
 import sys
-import time
-import uuid
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -15,16 +13,15 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})
 from child import Answer, Run, serve
 
 from app.assembly.local import build_local
-from app.messages import Record
-from app.request import Sampling, SpeculationBounds
+from bench.records import record_of
 
 
 def load() -> Run:
     """Build the pipeline; all prompts of a job run at once."""
-    pipeline, speculation = build_local(Settings.from_env()), SpeculationBounds(enabled=sys.argv[1] == "on")
+    pipeline, speculates = build_local(Settings.from_env()), sys.argv[1] == "on"
 
     def run(prompts: list[list[int]], max_tokens: int) -> Answer:
-        records = [_record(prompt, max_tokens, speculation) for prompt in prompts]
+        records = [record_of(prompt, max_tokens, speculates=speculates) for prompt in prompts]
         for record in records:
             pipeline.store.create(record, limit=len(records))
             pipeline.store.assign(record.id, pipeline.verifier.owner)
@@ -34,13 +31,6 @@ def load() -> Run:
         return [list(pipeline.store.snapshot(record.id).tokens) for record in records]
 
     return run
-
-
-def _record(prompt: list[int], max_tokens: int, speculation: SpeculationBounds) -> Record:
-    return Record(
-        id=uuid.uuid4().hex, prompt_ids=tuple(prompt), max_tokens=max_tokens, eos_ids=(),
-        sampling=Sampling(seed=0), speculation=speculation, created_s=time.time(),
-    )  # fmt: skip
 
 
 serve(load)

@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,15 +19,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.errors import NotFound
 from app.local.process_specs import services
 from app.messages import FinishReason, Record
-from app.request import Sampling, SpeculationBounds
 from app.store.keys import Keys
 from bench.help import parser as parser_of
 from bench.own_redis import own_redis, redis_counts
-from bench.report_header import heading
+from bench.records import record_of
+from bench.report_header import add_out, heading, write_report
 from bench.scale.stand_in import FIRST_ID, token_at
 from bench.scale.worker import StandIn
 from workers.deployment import Deployment
@@ -59,8 +58,8 @@ def main(argv: Listed[str] | None = None) -> int:
                     point = Point(requests, context, drafts)
                     found = measure(opened, folder, point, args)
                     report["points"].append(found)
-                    print(line(found), flush=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+                    print(json.dumps(found), flush=True)
+    write_report(args.out, report)
     return 1 if any(point["wrong"] for point in report["points"]) else 0
 
 
@@ -73,7 +72,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--drafts", type=int, nargs="+", default=[0, 4], help="tokens of each draft; 0: plain rounds")
     parser.add_argument("--rate", type=float, default=0.7, help="of draft tokens that are right")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured for each point")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "scale.json", help="file to write")
+    add_out(parser, "scale")
     args = parser.parse_args(argv)
     if min(*args.requests, *args.contexts, args.step_ms, args.seconds) <= 0 or min(args.drafts) < 0:
         parser.error("numbers and times are more than 0")
@@ -118,7 +117,10 @@ def deployment(args: argparse.Namespace, context: int, drafts: int) -> Iterator[
 
 def measure(opened: Deployment, folder: Path, point: Point, args: argparse.Namespace) -> dict[str, Any]:
     """Run the requests, and measure once all of them are at work."""
-    records = [_record(point, number) for number in range(point.requests)]
+    prompt = [FIRST_ID + i % 97 for i in range(point.context)]
+    records = [
+        record_of(prompt, RESERVE - 64, seed=number, speculates=point.drafts > 0) for number in range(point.requests)
+    ]
     _start(opened, records[0])  # its pages are then there for all
     reader = Reader(opened, [record.id for record in records], point.context)
     reader.until(1)
@@ -208,18 +210,6 @@ class Reader:
         self._seen[stream] += len(tokens)
 
 
-def _record(point: Point, number: int) -> Record:
-    return Record(
-        id=uuid.uuid4().hex,
-        prompt_ids=tuple(FIRST_ID + i % 97 for i in range(point.context)),
-        max_tokens=RESERVE - 64,
-        eos_ids=(),
-        sampling=Sampling(temperature=0.0, seed=number),
-        speculation=SpeculationBounds(enabled=point.drafts > 0),
-        created_s=time.time(),
-    )
-
-
 def _start(opened: Deployment, record: Record) -> None:
     opened.requests.create(record, limit=sys.maxsize)
     opened.place(record.id)
@@ -227,23 +217,6 @@ def _start(opened: Deployment, record: Record) -> None:
 
 def _spent(folder: Path) -> dict[str, Any]:
     return {role: json.loads((folder / f"{role}.json").read_text()) for role in ROLES}
-
-
-def line(found: dict[str, Any]) -> str:
-    """Return a measurement as lines for the terminal."""
-    cpu, redis = found["cpu_us"], found["redis"]
-    return (
-        f"{found['requests']:4d} requests, context {found['context']}, drafts of {found['drafts']}: "
-        f"exposed {found['exposed_ms']:.2f} ms a round (mean {found['exposed_mean_ms']:.2f}), "
-        f"{found['tokens_per_s']:.0f} tokens/s, {found['tokens_a_round']:.2f} a round, "
-        f"{found['ideal']:.2f} of the ideal\n"
-        f"     us a sequence and round: CPU of verifier {cpu['verify']:.0f}, fuser {cpu['fuse']:.0f}, "
-        f"Redis {redis['cpu us']:.0f}\n"
-        f"     Redis: {redis['commands']:.2f} commands, {redis['bytes in']:.0f} bytes in, "
-        f"{redis['bytes out']:.0f} out a sequence and round; "
-        f"{found['trips_a_round']['verify']:.1f} trips of the verifier a round"
-        + (f"; {found['wrong']} EVENTS WITH WRONG TOKENS" if found["wrong"] else "")
-    )
 
 
 if __name__ == "__main__":

@@ -16,11 +16,9 @@ import uuid
 from collections.abc import Sequence as Listed
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from app.config import ROOT
 from app.store.connect import connect
 from app.store.connect import packed as packed_command
 from app.store.event_stream import ROWS
@@ -29,8 +27,8 @@ from app.store.nodes import Nodes
 from app.store.requests import RequestStore
 from bench.help import parser as parser_of
 from bench.own_redis import own_redis, redis_counts
-from bench.report_header import heading
-from bench.streams.commits import TOKENS, event_of, record_of, token_at
+from bench.report_header import add_out, heading, write_report
+from bench.streams.commits import TOKENS, event_of, stored, token_at, written
 
 NAMESPACE = "bench"
 LEASE_S = 600.0
@@ -53,8 +51,8 @@ def main(argv: Listed[str] | None = None) -> int:
         with own_redis("store") as (_, _, url):
             found = measure(url, webs, args)
         report["points"].append(found)
-        print(line(found), flush=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+        print(json.dumps(found), flush=True)
+    write_report(args.out, report)
     return 1 if any(found["wrong"] for found in report["points"]) else 0
 
 
@@ -65,7 +63,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--sequences", type=int, default=ROWS, help="in each verifier's step")
     parser.add_argument("--steps", type=int, default=1500, help="of each verifier")
     parser.add_argument("--webs", type=int, nargs="+", default=[0, 1, 4], help="web processes that hear of commits")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "store.json", help="file to write")
+    add_out(parser, "store")
     args = parser.parse_args(argv)
     if min(args.verifiers, args.sequences, args.steps) <= 0 or min(args.webs) < 0:
         parser.error("numbers are more than 0")
@@ -120,19 +118,13 @@ def _load(client: Any, store: RequestStore, sequences: int, steps: int) -> Load:
     """Store the requests, and write their commits as the store does."""
     owner = uuid.uuid4().hex
     Nodes(client, NAMESPACE, lease_s=LEASE_S).beat("verify", owner, owner, progress_s=0.0, info={})
-    ids = [uuid.uuid4().hex for _ in range(sequences)]
-    for one in ids:
-        store.create(record_of(one), limit=sys.maxsize)
-        store.assign(one, owner)
-    store.commit(owner, [("none", event_of(0, 1, None, 0.0))])  # the server knows the script then
-    written = [_written(store, owner, ids, step) for step in range(steps)]
-    return Load(ids, written, b"*%d\r\n%b:0\r\n" % (sequences + 1, b"$9\r\ncommitted\r\n" * sequences))
-
-
-def _written(store: RequestStore, owner: str, ids: Listed[str], step: int) -> bytes:
-    event = event_of(TOKENS * step, step + 1, None, float(step))
-    [(keys, args)] = store._commit_calls(owner, [(one, event) for one in ids], "verify:bench")
-    return packed_command("EVALSHA", store._commit.sha, len(keys), *keys, *args)
+    ids = stored(store, owner, sequences)
+    steps_written = [
+        call
+        for step in range(steps)
+        for call in written(store, owner, ids, event_of(TOKENS * step, step + 1, None, float(step)), "verify:bench")
+    ]
+    return Load(ids, steps_written, b"*%d\r\n%b:0\r\n" % (sequences + 1, b"$9\r\ncommitted\r\n" * sequences))
 
 
 def _open(url: str) -> socket.socket:
@@ -165,16 +157,6 @@ def _hear(url: str, over: threading.Event, heard: list[int], place: int) -> None
                 heard[place] += len(server.recv(2**20))
             except TimeoutError:
                 continue
-
-
-def line(found: dict[str, Any]) -> str:
-    """Return a measurement as a line for the terminal."""
-    return (
-        f"{found['verifiers']} verifiers of {found['sequences']} sequences, {found['web processes']} web processes: "
-        f"{found['commits a second']} commits a second, Redis {found['redis share of a core']:.2f} of a core, "
-        f"{found['redis us a commit']:.1f} us a commit; bytes a commit: {found['bytes in a commit']} in, "
-        f"{found['bytes out a commit']} out, {found['bytes of memory a commit']} of memory; {found['wrong']} wrong"
-    )
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ import threading
 import time
 import uuid
 
-from app.messages import DrafterCounts, Event, FinishReason, Record, Stats
-from app.request import Sampling, SpeculationBounds
+from app.messages import DrafterCounts, Event, FinishReason, Stats
 from app.store.connect import packed
 from app.store.protocol import Outcome
+from app.store.requests import RequestStore
+from bench.records import record_of
 from workers.deployment import Deployment
 
 SETTLE_S = 2.0  # before each measurement
@@ -28,11 +29,7 @@ class Committer(threading.Thread):
         self._opened, self._tick_s = opened, 1.0 / pace
         self._owner = uuid.uuid4().hex
         self._beat()
-        self.ids = [uuid.uuid4().hex for _ in range(requests)]
-        for one in self.ids:
-            opened.requests.create(record_of(one), limit=sys.maxsize)
-            opened.requests.assign(one, self._owner, "stand-in")
-        opened.requests.commit(self._owner, [("none", event_of(0, 1, None, 0.0))])  # the server knows the script then
+        self.ids = stored(opened.requests, self._owner, requests)
         self._steps = self._write(int(pace * (seconds + 2 * SETTLE_S)) + 2)
         self._begun, self._over = threading.Event(), threading.Event()
         self._delay_s = 0.0
@@ -81,26 +78,25 @@ class Committer(threading.Thread):
         self._opened.nodes.beat("paced", self._owner, self._owner, progress_s=time.time(), info={})
 
     def _write(self, steps: int) -> list[list[bytes]]:
-        """Write the commits beforehand as the store does, so that it takes no time from what is measured."""
-        store, written = self._opened.requests, []
-        for step in range(steps):
-            event = event_of(TOKENS * step, step + 1, None, WRITTEN_S)
-            calls = store._commit_calls(self._owner, [(one, event) for one in self.ids], "paced")
-            written.append([packed("EVALSHA", store._commit.sha, len(keys), *keys, *args) for keys, args in calls])
-        return written
+        """Write the commits beforehand, so that it takes no time from what is measured."""
+        events = (event_of(TOKENS * step, step + 1, None, WRITTEN_S) for step in range(steps))
+        return [written(self._opened.requests, self._owner, self.ids, event, "paced") for event in events]
 
 
-def record_of(request_id: str) -> Record:
-    """Make a request that goes on as long as it is wanted."""
-    return Record(
-        id=request_id,
-        prompt_ids=(FIRST_ID,),
-        max_tokens=2**20,
-        eos_ids=(),
-        sampling=Sampling(temperature=0.0, seed=0),
-        speculation=SpeculationBounds(),
-        created_s=time.time(),
-    )
+def stored(store: RequestStore, owner: str, count: int) -> list[str]:
+    """Store requests that this verifier owns, and make the server load the script of commits; return their ids."""
+    ids = [uuid.uuid4().hex for _ in range(count)]
+    for one in ids:
+        store.create(record_of((FIRST_ID,), 2**20, name=one), limit=sys.maxsize)
+        store.assign(one, owner, "stand-in")
+    store.commit(owner, [("none", event_of(0, 1, None, 0.0))])
+    return ids
+
+
+def written(store: RequestStore, owner: str, ids: list[str], event: Event, node: str) -> list[bytes]:
+    """Write the commit of an event to each request as the store does, as calls to send to the server."""
+    calls = store._commit_calls(owner, [(one, event) for one in ids], node)
+    return [packed("EVALSHA", store._commit.sha, len(keys), *keys, *args) for keys, args in calls]
 
 
 def event_of(offset: int, rounds: int, reason: FinishReason | None, written_s: float) -> Event:

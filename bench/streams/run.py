@@ -14,21 +14,20 @@ import urllib.request
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 from urllib.error import HTTPError
 
-from app.config import ROOT, Settings
+from app.config import Settings
 from app.local.instance import ProcessId, State
 from app.local.ports import any_free
 from app.local.process_specs import services
 from bench.help import count
 from bench.help import parser as parser_of
 from bench.load.report import spread
-from bench.load.watcher import Watcher, cpu_s, grew, growth_table
+from bench.load.watcher import Watcher, cpu_s, grew
 from bench.own_redis import own_redis
-from bench.report_header import heading
+from bench.report_header import add_out, heading, write_report
 from bench.streams.commits import SETTLE_S, Committer
 from workers.deployment import Deployment
 
@@ -42,8 +41,8 @@ def main(argv: Listed[str] | None = None) -> int:
     with deployment(args.streams) as (opened, state):
         for pace in args.events_per_s:
             report["paces"].append(measure(opened, state, pace, args))
-            print(line(report["paces"][-1]), flush=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+            print(json.dumps({**report["paces"][-1], "processes": grew(report["paces"][-1]["processes"])}), flush=True)
+    write_report(args.out, report)
     return 1 if any(one["wrong"] or grew(one["processes"]) for one in report["paces"]) else 0
 
 
@@ -57,7 +56,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0, help="measured at each pace")
     parser.add_argument("--silent-s", type=float, default=5.0, help="measured before, while nothing comes")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two samples")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "streams.json", help="file to write")
+    add_out(parser, "streams")
     args = parser.parse_args(argv)
     if min(*args.events_per_s, args.seconds, args.silent_s, args.every) <= 0.0:
         parser.error("paces and times are more than 0")
@@ -100,12 +99,11 @@ def measure(opened: Deployment, state: State, pace: float, args: argparse.Namesp
         for number, committer in enumerate(committers):
             committer.begin(number / len(committers) / pace)
         time.sleep(SETTLE_S)
-        watcher.start()
         calls: dict[str, list[float]] = {path: [] for path in SMALL_CALLS}
         events = sum(committer.events for committer in committers)
-        spent = _spent(opened, web, lambda: _call(state.url, calls, args.seconds, args.every))
+        with watcher:
+            spent = _spent(opened, web, lambda: _call(state.url, calls, args.seconds, args.every))
         events = sum(committer.events for committer in committers) - events
-        watcher.end()
         for committer in committers:
             committer.end()
         read = json.loads(reader.stdout.read())
@@ -118,13 +116,11 @@ def measure(opened: Deployment, state: State, pace: float, args: argparse.Namesp
         "wanted events a stream and second": pace,
         "events a stream and second": round(events / len(ids) / spent["seconds"], 2),
         "silent": {
-            "web share of a core": round(silent["web s"] / silent["seconds"], 4),
-            "redis share of a core": round(silent["redis s"] / silent["seconds"], 4),
+            **_shares(silent),
             "web commands a second": round(silent["commands"] / silent["seconds"], 2),
             "redis connections": silent["connections"],
         },
-        "web share of a core": round(spent["web s"] / spent["seconds"], 4),
-        "redis share of a core": round(spent["redis s"] / spent["seconds"], 4),
+        **_shares(spent),
         "web us an event": round(1e6 * spent["web s"] / events, 2),
         "redis us an event": round(1e6 * spent["redis s"] / events, 2),
         "web commands an event": round(spent["commands"] / events, 4),
@@ -156,6 +152,10 @@ def _spent(opened: Deployment, web: int, meanwhile: Any) -> dict[str, float]:
     return {**spent, "seconds": took_s, "connections": after["connections"]}
 
 
+def _shares(spent: dict[str, float]) -> dict[str, float]:
+    return {f"{name} share of a core": round(spent[f"{name} s"] / spent["seconds"], 4) for name in ("web", "redis")}
+
+
 def _counts(opened: Deployment, web: int) -> dict[str, float]:
     client: Any = opened.requests._client
     pool = client.connection_pool
@@ -168,22 +168,6 @@ def _counts(opened: Deployment, web: int) -> dict[str, float]:
         "commands": float(sum(int(one["tot-cmds"]) for one in client.client_list() if one["addr"] not in own)),
         "connections": float(info["connected_clients"]),
     }
-
-
-def line(found: dict[str, Any]) -> str:
-    """Return a measurement as lines for the terminal."""
-    silent, took = found["silent"], found["ms from commit to client"]
-    calls = ", ".join(f"{path} {1e3 * own['p99']:.0f} ms" for path, own in found["small calls, s"].items())
-    return (
-        f"{found['streams']} streams at {found['events a stream and second']:g} events a second each "
-        f"(wanted {found['wanted events a stream and second']:g}): web {found['web share of a core']:.2f} of a core, "
-        f"{found['web us an event']:.1f} us and {found['web commands an event']:.4f} commands an event; "
-        f"Redis {found['redis us an event']:.1f} us; "
-        f"from commit to client {took['p50']:.1f} ms, p99 {took['p99']:.1f}; p99 of {calls}; {found['wrong']} wrong\n"
-        f"     silent: web {silent['web share of a core']:.3f} of a core, "
-        f"{silent['web commands a second']:.1f} commands a second, {silent['redis connections']:.0f} connections\n"
-        f"{growth_table(found['processes'])}"
-    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Keep the accepted path of a tree: move keys and values of its nodes to the slots right behind the prefix.
+"""Move keys and values of a tree's accepted path to the slots right behind the prefix.
 
     slot[prefix + i] = slot[prefix + path[i]],   i < length
 
-The tree's row j lies in slot prefix + j. path[i] >= i, so a slot can be both source and target: a program loads the
-whole path before it stores any of it, with a barrier between, and touches its own columns of its sequence only.
+The tree's row j lies in slot prefix + j (`ragged_attention`); the rest behind the prefix is undefined. A slot can be
+both source and target: a program loads the whole path, meets a barrier, and then stores it.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,6 @@ def kv_commit_reference(
     path: torch.Tensor,  # (B, W) int32, rising rows of the tree, root first
     length: torch.Tensor,  # (B,) int32, of each path, may be 0
 ) -> None:
-    """The specification."""
     page_slots = k_pages.shape[2]
     for sequence in range(len(prefix)):
         steps = torch.arange(int(length[sequence]), device=path.device)

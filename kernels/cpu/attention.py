@@ -1,9 +1,9 @@
-"""Attend a tile of a chain's rows to its sequence's own pages, for one key head and one split of the keys.
+"""Attend a tile of a chain's rows to its sequence's own pages, for one key head and one split of keys.
 
     softmax(q K^T * scale) V
 
-Keys are cut into splits of SPLIT positions, whatever the batch; a split gives its maximum, the sum of its weights and
-the weighted sum of its values. Unseen keys add exact zeros. All arrays are float32, given by addresses.
+Splits have SPLIT positions in every batch; each gives its maximum, sum of weights and weighted sum of values, and
+`join` adds them in order. Hidden keys add exact zeros. Arrays are float32, given by address.
 """
 
 import numpy as np
@@ -97,7 +97,7 @@ def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.flo
 
 @kernel
 def join(sums: int, stats: int, splits: int, sums_step: int, stats_step: int, depth: int, out: int) -> None:
-    """Put a line's splits, so many bytes apart, together in order into out (D,): the weighted mean of their sums."""
+    """Join a row's splits, at these strides in bytes, into out (D,): the weighted mean of their sums."""
     highest = LOWEST
     for s in range(splits):
         highest = max(highest, load_one(stats + s * stats_step))

@@ -36,7 +36,6 @@ class Limits(NamedTuple):
 
 @lru_cache(maxsize=4096)  # a request's is asked for at each of its steps
 def limits_of(choice: Choice, vocab_size: int) -> Limits:
-    """Return the choice's numbers within float32's range."""
     return Limits(
         temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
         top_p=max(choice.top_p, MIN_TOP_P),

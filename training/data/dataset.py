@@ -1,12 +1,10 @@
 """Assemble the rows that a training learns from: make those that are missing, then read all."""
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from app.config import Settings
-from app.engine.cpu.forward import Forward
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from training.data import teacher_forcing
@@ -45,47 +43,25 @@ def gather(options: Options, settings: Settings, target: Path, identity: Identit
     """
     tokenizer = Tokenizer(target)
     texts = [_text(word) for word in options.text]
-    paths, sources = [*options.data], [path.name for path in options.data]
+    paths, sources, about = [*options.data], [path.name for path in options.data], identity._asdict()
     if options.prompts_wanted or texts:
         folder = options.made or settings.home / "training" / f"{target.name}-{identity.embedding_sha256[:8]}"
-        maker = _Maker(options, folder, identity, tokenizer, load_engine(target, settings))
-        if options.prompts_wanted:
-            paths.append(maker.answers())
-            sources.append(f"the target's answers to {options.prompts_wanted} prompts of each domain")
-        for domain, path in texts:
-            paths.append(maker.reading(domain, path))
-            sources.append(f"{domain} text in {path.name}, read by the target")
-    rows = read(dict.fromkeys(paths), width, tokenizer.vocab_size, identity._asdict())
-    return Material(rows, sources)
-
-
-@dataclass(frozen=True, slots=True)
-class _Maker:
-    """Make files of rows, or complete them."""
-
-    options: Options
-    folder: Path
-    identity: Identity
-    tokenizer: Tokenizer
-    model: Forward
-
-    def answers(self) -> Path:
-        """Complete the file of the target's answers; return its path. Raises InvalidRequest, GenerationFailed."""
-        seed, longest = self.options.seed, self.options.max_tokens
-        path = self.folder / f"generated-{seed}-{longest}.jsonl"
-        wanted = asks(DOMAINS, self.options.prompts_wanted, seed)
-        with RowFile(path, {**self.identity._asdict(), "seed": seed, "max_tokens": longest}) as file:
-            generate(wanted, self.model, self.tokenizer, longest, file)
-        return path
-
-    def reading(self, domain: str, text: Path) -> Path:
-        """Complete the file of rows that the target reads from a text; return its path. Raises InvalidRequest."""
-        found = teacher_forcing.windows(text, domain, self.tokenizer, self.options.windows, self.options.seed)
+        model = load_engine(target, settings)
+    if options.prompts_wanted:
+        seed, longest = options.seed, options.max_tokens
+        wanted = asks(DOMAINS, options.prompts_wanted, seed)
+        paths.append(folder / f"generated-{seed}-{longest}.jsonl")
+        sources.append(f"the target's answers to {options.prompts_wanted} prompts of each domain")
+        with RowFile(paths[-1], {**about, "seed": seed, "max_tokens": longest}) as file:
+            generate(wanted, model, tokenizer, longest, file)
+    for domain, text in texts:
+        found = teacher_forcing.windows(text, domain, tokenizer, options.windows, options.seed)
         mark = hashlib.sha256(str(text.resolve()).encode()).hexdigest()[:8]
-        path = self.folder / f"text-{domain}-{mark}.jsonl"
-        with RowFile(path, {**self.identity._asdict(), "source": text.name}) as file:
-            teacher_forcing.read_windows(found, domain, self.model, file)
-        return path
+        paths.append(folder / f"text-{domain}-{mark}.jsonl")
+        sources.append(f"{domain} text in {text.name}, read by the target")
+        with RowFile(paths[-1], {**about, "source": text.name}) as file:
+            teacher_forcing.read_windows(found, domain, model, file)
+    return Material(read(dict.fromkeys(paths), width, tokenizer.vocab_size, about), sources)
 
 
 def _text(word: str) -> tuple[str, Path]:

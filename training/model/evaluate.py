@@ -3,8 +3,6 @@
 Only chains of DRAFTED tokens are played, no trees.
 """
 
-from dataclasses import dataclass
-
 import torch
 
 from training.data.rows import Row
@@ -13,18 +11,6 @@ from training.model.student import Student
 DRAFTED = 4  # tokens a round
 FIRST_TOKENS = 48  # of a row's continuation are played
 ALL = "all"
-
-
-@dataclass(slots=True)
-class _Sum:
-    rows: int = 0
-    rounds: int = 0
-    tokens: int = 0  # committed, the target's own included
-    firsts: int = 0  # rounds whose first draft token was right
-
-    def add(self, rounds: int, tokens: int, firsts: int) -> None:
-        self.rows += 1
-        self.rounds, self.tokens, self.firsts = self.rounds + rounds, self.tokens + tokens, self.firsts + firsts
 
 
 def judged(rows: list[Row], most: int) -> list[Row]:
@@ -46,21 +32,19 @@ def evaluate(student: Student, rows: list[Row]) -> dict[str, dict[str, float]]:
     """
     was_training = student.training
     student.eval()
-    sums: dict[str, _Sum] = {}
+    played: dict[str, list[tuple[int, int, int]]] = {}
     for row in rows:
-        played = play(student, row)
+        counts = play(student, row)
         for name in (row.domain, ALL):
-            sums.setdefault(name, _Sum()).add(*played)
+            played.setdefault(name, []).append(counts)
     student.train(was_training)
-    return {
-        name: {
-            "top1": round(s.firsts / s.rounds, 4),
-            "tokens_per_round": round(s.tokens / s.rounds, 4),
-            "rows": s.rows,
-        }
-        for name, s in sorted(sums.items())
-        if s.rounds
-    }
+    scores = {}
+    for name, own in sorted(played.items()):
+        rounds, tokens, firsts = map(sum, zip(*own, strict=True))
+        if rounds:
+            top1, length = round(firsts / rounds, 4), round(tokens / rounds, 4)
+            scores[name] = {"top1": top1, "tokens_per_round": length, "rows": len(own)}
+    return scores
 
 
 def play(student: Student, row: Row) -> tuple[int, int, int]:

@@ -6,9 +6,9 @@
     GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID has precedence
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-A client that closes a waiting POST cancels the request: it never learned its id. When the server stops, waiting callers
-get the 202 of `wait: false`. If keys are in use, a request of another tenant is unknown. A request that failed after it
-was accepted is a Result, too (200, `status` failed, `error`).
+A client that closes a waiting POST cancels the request. When the server stops, waiting callers get the 202 of `wait:
+false`. With keys in use, a request of another tenant is unknown. A request that failed after acceptance is a Result,
+too (200, `status` failed, `error`).
 """
 
 from threading import Event as Flag

@@ -1,7 +1,6 @@
 """Bound the long calls of this process, each of which holds a thread.
 
-The first stream of a request is always allowed: PACELINE_MAX_ACTIVE_REQUESTS bounds the running requests, and the
-server has a thread for each.
+A request's first stream is always allowed, since PACELINE_MAX_ACTIVE_REQUESTS bounds those.
 """
 
 import threading

@@ -1,11 +1,11 @@
-"""Answer a call of OpenAI's API: its requests, one a text, in; a completion or a stream out.
+"""Answer a call of OpenAI's API, one request a text, by a completion or a stream.
 
     data: <chunk>        of several tokens at times; a character is never split
     data: {"error": ...} the call failed, nothing follows
     data: [DONE]
     : comment            a heartbeat after 3 s of silence
 
-Such a stream cannot be resumed, so a client that disconnects cancels its requests.
+A client that disconnects cancels its requests: the stream cannot be resumed.
 """
 
 from collections.abc import Generator, Iterator

@@ -1,4 +1,4 @@
-"""Grow one text of a call: tokens in, certain text and its log-probabilities out."""
+"""Grow one text of a call: from tokens to certain text and its log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The new part of a text and the tokens that begin in it."""
+    """Text and the tokens that begin in it."""
 
     text: str
     spoken: list[Spoken]
@@ -46,7 +46,7 @@ class GrowingText:
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:
-    """Spell a token alone as OpenAI does, with its bytes; they may be a part of a character."""
+    """Spell a token alone as OpenAI does, with its bytes, perhaps a part of a character."""
     raw = tokenizer.grammars.bytes_of(token)
     if raw is None:
         return tokenizer.decode([token]), None

@@ -1,4 +1,4 @@
-"""Write a call's texts as a chat or a plain completion: parts in, whole answers or chunks out."""
+"""Write a call's texts as a chat or a plain completion, whole or in chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Head:
 
 
 class ResponseWriter(Protocol):
-    """Write a call's texts. Chunks are JSON, with `usage` if given: null but in the last one."""
+    """Chunks are JSON, with `usage` if given: null but in the last one."""
 
     prefix: str  # of ids
 

@@ -15,7 +15,7 @@ KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """The state at one time. `sums`: of `app.metrics`, by name and label values."""
+    """`sums`: of `app.metrics`, by name and label values."""
 
     sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
     nodes: tuple[Node, ...]

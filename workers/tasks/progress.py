@@ -1,4 +1,4 @@
-"""Publish the state of a task whose request generates: PROGRESS, with the number of its tokens."""
+"""Publish the state PROGRESS of a generating task, with the number of its tokens."""
 
 import json
 from collections import OrderedDict
@@ -14,7 +14,7 @@ MOST_KNOWN = 4096
 
 
 class TaskProgress(HeartbeatTask):
-    """Publish the progress of one deployment's tasks; several processes may, one at a time."""
+    """Several processes may run it, one at a time."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -45,6 +45,7 @@ class TaskProgress(HeartbeatTask):
             self._write(request_id, {"tokens": tokens, "max_tokens": most})
 
     def _max_tokens(self, request_id: str) -> int | None:
+        """None if its result is not wanted."""
         try:
             record = self._deployment.requests.snapshot(request_id).record
         except NotFound:

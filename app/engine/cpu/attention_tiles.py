@@ -1,4 +1,4 @@
-"""Lay a packed forward through transformers' modules out: slots to write, and tiles of rows to attend."""
+"""Lay out a packed forward through transformers' modules."""
 
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class Layout:
         return self._tiles[window]
 
     def _cut(self, span: PackedSpan, window: int | None) -> list[Tile]:
-        """Cut a span into tiles, each with the pages up to its last row. Padding rows see slot 0, to stay finite."""
+        """Padding rows see slot 0, to stay finite."""
         count, fold, size = len(span.rows), self.num_heads // self.num_key_heads, self.kv.page_tokens
         height = next((h for h in HEIGHTS if h >= count and h * fold >= MIN_ROWS), CHUNK_HEIGHT)
         tiles = []

@@ -1,4 +1,4 @@
-"""Declare the forward of a model: a packed batch in, the logits of its wanted rows out."""
+"""Declare the forward of a model."""
 
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,8 @@ class Output(NamedTuple):
 
 
 class Checkpoints(Protocol):
+    """A hook between two layers, which may drop rows."""
+
     layers: tuple[int, ...]  # after so many layers, rising
     took_s: float  # seconds of the pass that they took; the forward adds to it
 
@@ -40,6 +42,6 @@ class Forward(Protocol):
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Write the rows' keys and values, and return the wanted rows' logits. Raises ModelRefused.
 
-        Rows that `checkpoints` drop have no logits, and no keys and values in later layers.
+        Dropped rows have no logits.
         """
         ...

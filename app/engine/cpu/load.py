@@ -1,6 +1,4 @@
-"""Load a Hugging Face causal LM, unforked, and choose the fastest forward that gives its own
-modules' logits.
-"""
+"""Load a Hugging Face causal LM, unforked, and choose the fastest equivalent forward."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,9 +29,9 @@ def load(
     home: Path | None = None,
     activations: Activations = "float32",
 ) -> Forward:
-    """Load a model, its weights as wanted and its products in these activations. Raises ModelRefused.
+    """Load a model. Raises ModelRefused.
 
-    What is found out about it is kept in `home`, for a faster start.
+    `home` keeps what is measured of it, which makes the next start far shorter.
     """
     found = source if isinstance(source, Source) else _in_folder(source)
     weights, file = found.weights(), None

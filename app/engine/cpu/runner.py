@@ -1,4 +1,4 @@
-"""Run batch entries over one model on the CPU: entries in, rows of logits out."""
+"""Run batch entries over one model on the CPU."""
 
 from collections import Counter
 from collections.abc import Sequence as Listed
@@ -23,7 +23,7 @@ from kernels.sampling.target_token import shaped, target_token_reference
 
 @dataclass(slots=True)
 class CPURows:
-    """A final batch entry's logits: row 0 for its last token, row i for tree node i."""
+    """Row 0 follows the entry's last token, row i tree node i."""
 
     rows: torch.Tensor  # (1 + N, V) float32
     greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
@@ -40,6 +40,7 @@ class CPURows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
+        """Equal ones by rising id."""
         logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
         if not top:
             return token_logprobs(float(logprobs[token]), [], [])
@@ -75,9 +76,9 @@ class ModelRunner(PagedRunner):
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """Run one packed pass over reserved pages; return logits for final batch entries, None for prompt chunks.
+        """Return logits for final batch entries, None for prompt chunks.
 
-        added: (T, hidden) float32 or None, see `PackedBatch`. Raises ArithmeticError when logits are not finite; then
+        added: (T, hidden) float32, see `PackedBatch`. Raises ArithmeticError for logits that are not finite; then
         `invalidate` the entries.
         """
         packed = plan(works, self.kv)
@@ -111,7 +112,7 @@ class ModelRunner(PagedRunner):
         return RowPruner(self.predictor, works)
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
-        """Reserve pages for an entry's rows, forks, and `ahead` more tokens; False, with none taken, for too few."""
+        """`ahead`: tokens beside the entry's rows and forks. All or none."""
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
         branches = forks(work.tree)
         held = len(work.sequence.pages)
@@ -129,7 +130,7 @@ class ModelRunner(PagedRunner):
         return False
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the accepted nodes' keys and values: a fork's pages replace the sequence's own."""
+        """A fork's pages replace the sequence's own."""
         pages, below = work.sequence.pages, work.start + len(work.tokens)
         if path and path[-1] not in work.tree.main_branch():
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)

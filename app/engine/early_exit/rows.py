@@ -1,8 +1,8 @@
-"""Drop rows in the middle of a forward: tree nodes that the target will almost surely reject.
+"""Drop tree nodes in the middle of a forward if the target will almost surely reject them.
 
-At a checkpoint each node's token is tested against the hidden state of its parent; a node that fails leaves, and all
-nodes below it. The walk then ends at its parent, whose row gives the target's own token (design D1). KV slots that a
-dropped row leaves unwritten lie beyond what is accepted.
+At a checkpoint each node's token is tested against its parent's hidden state; a rejected node leaves, with all nodes
+below it. A wrong rejection costs accepted tokens only: the walk ends at the parent, whose row gives the target's own
+token (design D1). Cache slots that a dropped row leaves unwritten are never read.
 """
 
 from typing import NamedTuple, Protocol
@@ -23,9 +23,9 @@ class Predictor(Protocol):
     checkpoints: tuple[Checkpoint, ...]  # rising
 
     def rejects(self, layer: int, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return which tokens will be rejected, (n,) bool.
+        """Return the tokens to reject, (n,) bool.
 
-        states: (n, d) float32 after `layer` layers, where the target chooses; tokens: (n,) int64.
+        states: (n, d) float32, the parents' hidden states after `layer` layers; tokens: (n,) int64.
         """
         ...
 
@@ -58,7 +58,7 @@ class RowPruner:
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
         """Return the rows to go on with, rising int64 places among those left; None: all.
 
-        states: (T, d) float32, theirs after `layer` layers. Nodes that leave are added to their entry's `pruned`.
+        states: (T, d) float32 after `layer` layers. Adds each batch entry's rejected nodes to its `pruned`.
         """
         if not self._nodes:
             return None
@@ -88,9 +88,9 @@ class RowPruner:
 
 
 def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
-    """Return the packed batch with these rows alone, (T',) int64, rising.
+    """Keep these rows alone, (T',) int64, rising.
 
-    A fork whose own rows are gone takes its copies with it.
+    A chain's last rows leave first. A fork without rows of its own leaves with its copies.
     """
     places = np.full(len(plan.ids), -1, np.int64)
     places[rows] = np.arange(len(rows))

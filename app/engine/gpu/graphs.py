@@ -1,7 +1,7 @@
-"""Capture steps of a few fixed numbers of rows at the start, and replay them: hundreds of kernels cost one launch.
+"""Capture steps of a few fixed numbers of rows at the start, and replay each as one launch.
 
-A step runs in the smallest tier that holds it, or eagerly. All tiers are captured on one stream, into one pool, the
-largest first: torch's allocator reuses a block only on its own stream.
+A step runs in the smallest tier that holds it, else eagerly. All tiers share one stream and pool, the largest first:
+torch's allocator reuses a block only on its own stream.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,7 @@ class Graphs:
     ) -> None:
         """Capture all tiers in the thread that replays.
 
-        page_table: (R, N) int32, on the device. `longest_tokens`: of sequences in a tier, with new rows.
-        `has_own_streams`: for measurements.
+        page_table: (R, N) int32, on the device. `longest_tokens`: new rows included. `has_own_streams`: for benchmarks.
         """
         self._weights, self._pages, self._page_table, self._method = weights, pages, page_table, method
         self._longest_tokens = longest_tokens
@@ -101,7 +100,6 @@ def programs_of(device: torch.device) -> int:
 
 
 def _uncaptured(logits: torch.Tensor, step: Callable[[], StepOutput]) -> tuple[StepOutput, Callable[[], None]]:
-    """Return a result that is run again at each replay: Triton's interpreter has no graphs."""
     result = StepOutput(logits, logits.new_zeros((2, len(logits)), dtype=torch.int32))
 
     def replay() -> None:

@@ -1,5 +1,3 @@
-"""Run a drafter's model on a GPU."""
-
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,6 @@ REHEARSED_ROWS = 128
 
 
 class DeviceGuesser:
-    """A drafter's model over paged KV on a GPU: one guess for each sequence a call."""
-
     reads_state = False  # the target's states are not fetched from the device
 
     def __init__(
@@ -34,13 +30,14 @@ class DeviceGuesser:
         page_tokens: int,
         has_graphs: bool = True,
     ) -> None:
-        """head_ids: (Vh,) int64, the token of each row of the head; None: all, in order."""
+        """head_ids: (Vh,) int64, the token of each row of the head; None: all."""
         self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
         self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
 
     def rehearse(self) -> None:
+        """Launch every kernel, to compile it now."""
         self._runner.rehearse(REHEARSED_ROWS)
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
@@ -57,7 +54,7 @@ class DeviceGuesser:
 
     @torch.inference_mode()
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return the next guess of each final batch entry, whatever `depth` and `floor`; see `ModelGuesser.guess`."""
+        """`depth` and `floor` are ignored: one guess for each final batch entry."""
         stretched = [_stretched(work) for work in works]
         logits = self._runner.logits(stretched).float()
         ends = accumulate(1 + len(work.tree) if work.final else 0 for work in stretched)
@@ -104,6 +101,7 @@ def _load(
 
 
 def _stretched(work: BatchEntry) -> BatchEntry:
+    """Turn tokens into a chain below the first, so that all rows are wanted."""
     if not work.final or not 1 < len(work.tokens) <= FEW:
         return work
     first, *rest = work.tokens

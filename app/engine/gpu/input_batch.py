@@ -1,4 +1,4 @@
-"""Build a step's input on a GPU: named arrays in one buffer, sent to the device in one copy."""
+"""Build a step's input on a GPU."""
 
 import math
 from array import array
@@ -32,8 +32,8 @@ _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float3
 class Arrays:
     """Named arrays side by side in one buffer, on the host and on the device.
 
-    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at a fixed address. With two host buffers
-    one is written while the other may still be copied.
+    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at a fixed address. There are two host
+    buffers: one is written while the other may still be copied.
     """
 
     def __init__(self, fields: Fields, device: torch.device, buffers: int = 1) -> None:
@@ -57,6 +57,7 @@ class Arrays:
             self.device[name] = self._device[part].view(dtype).view(shape)
 
     def turn(self) -> dict[str, np.ndarray]:
+        """Switch to the next host buffer, once its last copy is over."""
         self._turn = (self._turn + 1) % len(self._buffers)
         copied = self._copied[self._turn]
         if copied is not None:
@@ -64,9 +65,8 @@ class Arrays:
         return self._views[self._turn]
 
     def send(self, last: str, count: int) -> int:
-        """Copy the host's side to the device, on the current stream; return the bytes.
-
-        last: the last array that is copied, of which only the first `count` entries are.
+        """Copy the host's side in the current stream's order; return the bytes. Of array `last` only `count` entries
+        go.
         """
         end = self._starts[last] + self._views[self._turn][last][:count].nbytes
         self._device[:end].copy_(self._buffers[self._turn][:end], non_blocking=True)
@@ -92,7 +92,7 @@ class AttentionPart:
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """T rows on the device, those of one sequence side by side; a padding row has slot -1."""
+    """T rows, those of one sequence side by side; a padding row has slot -1."""
 
     ids: torch.Tensor  # (T,) int32
     positions: torch.Tensor  # (T,) int32
@@ -118,8 +118,6 @@ class SequenceLimits:
 
 
 class Move(NamedTuple):
-    """The accepted path of a tree, whose nodes are moved behind their sequence's prefix."""
-
     pages: "array[int]"  # from that of the first node on
     below: int  # the first node's slot in them
     path: list[int]  # accepted nodes, root's child first
@@ -144,11 +142,11 @@ class Size:
 
     @property
     def tier(self) -> int:
-        """Return the rows of the smallest tier that holds it, or 0."""
         spare, each = CHANGES
         return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves, -(-(self.changes - spare) // each)))]
 
     def holds(self, other: "Size") -> bool:
+        """All rows of the other step are wanted."""
         return (
             other.rows <= self.rows
             and other.wanted == other.rows
@@ -231,7 +229,7 @@ def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """Return the arrays' dtypes and shapes for steps up to `size`; the last ones are sent in part."""
+    """The last ones are sent in part."""
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
@@ -262,7 +260,7 @@ def moved_pages(page_tokens: int) -> int:
 
 
 def rows_of(arrays: Arrays, size: Size, cut: Cut, page_table: torch.Tensor) -> RowTensors:
-    """Return the device's side of the arrays as rows. page_table: (R, N) int32, on the device."""
+    """page_table: (R, N) int32, on the device."""
     d = arrays.device
 
     def part(name: str, room: WorkRoom, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
@@ -292,7 +290,7 @@ def fill(
     changes: Mapping[int, int],
     moves: Listed[Move] = (),
 ) -> None:
-    """Write a step to the host's side, and send it.
+    """Write a step's rows, work, changes of the page table and moves to the host's side, and send it.
 
     page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. The rest is padding.
     """

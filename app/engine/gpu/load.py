@@ -1,6 +1,4 @@
-"""Load a Llama-shaped causal LM onto a GPU, and check the device's forward against the model's own
-modules.
-"""
+"""Load a Llama-shaped causal LM onto a GPU, and check its forward."""
 
 import logging
 from pathlib import Path
@@ -49,9 +47,7 @@ def move(model: Any, device: torch.device) -> None:
 
 @torch.inference_mode()
 def checked_weights(model: "PreTrainedModel") -> Weights:
-    """Return the weights of a model on its device. Raises ModelRefused where the forward's logits are not the
-    modules'.
-    """
+    """Raises ModelRefused if the forward's logits differ from the modules'."""
     model.eval()
     model.requires_grad_(False)
     try:

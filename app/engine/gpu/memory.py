@@ -1,4 +1,4 @@
-"""Find out how much of a GPU's memory pages may take."""
+"""Find a GPU's free memory for pages, beside weights and steps."""
 
 import gc
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class DeviceMemory:
 
 
 def free_for_pages(memory: Allocator, rehearse: Callable[[], Rehearsed]) -> int:
-    """Return the bytes that are free beside the weights and `rehearse`, a run of the largest steps."""
+    """Return the bytes free beside the weights and `rehearse`, a run of the largest steps."""
     memory.settle()
     before = memory.free_bytes()
     rehearsed = rehearse()

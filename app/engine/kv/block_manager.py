@@ -6,8 +6,10 @@ from app.state import BatchEntry, CachedSequence
 
 
 class PagedRunner:
+    """Implement the page methods of `app.engine.target.Target` on the host, for every device."""
+
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
-        """`shares`: sequences with the same beginning use each other's pages, so these are never taken back."""
+        """`shares`: sequences share prefix pages, so cached tokens must never be taken back."""
         self.pool = pool
         self._shares = shares
 
@@ -46,7 +48,7 @@ class PagedRunner:
             self.pool.release(fork.pages)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Zero and release the pages of a failed entry: a NaN would spoil the next holder's sums."""
+        """Zero the pages: a NaN would spoil the next holder's sums."""
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
             self.pool.unname(pages)
             self._clear([page for page in pages if not self.pool.is_shared(page)])
@@ -67,8 +69,7 @@ class PagedRunner:
                 self.pool.name(page, name)
             sequence.named = full
 
-    def _note_trim(self, sequence: CachedSequence) -> None:
-        """The sequence's last pages were taken."""
+    def _note_trim(self, sequence: CachedSequence) -> None: ...
 
     def _clear(self, pages: list[int]) -> None:
         raise NotImplementedError

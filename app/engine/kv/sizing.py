@@ -1,4 +1,4 @@
-"""Size a verifier's KV cache where the settings do not: a part of the free memory, at most what can be used."""
+"""Size a verifier's KV cache by the free memory if the settings do not."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def kv_bytes(available: int | None, part: float, sequence_bytes: int, max_sequen
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process could still get, by system and container, if known."""
+    """Respect the system's and the container's limits; None if unknown."""
     known = [found for found in (_system_bytes(), _container_bytes()) if found is not None]
     return min(known, default=None)
 

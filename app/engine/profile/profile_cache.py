@@ -1,6 +1,7 @@
-"""Keep a model's measurements on this machine; repeat them if weights, code, libraries, settings or machine change.
+"""Keep a model's measurements on this machine from start to start.
 
-If a few steps, timed again, have another pace, it is taken over; with another shape all is measured again.
+They are renewed if weights, code, libraries, settings or machine change, or if a few steps, timed again, differ by more
+than one factor.
 """
 
 import json
@@ -40,7 +41,7 @@ LOOKS = 4  # at the spots, before steps are said to have another shape
 def measured(
     runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
 ) -> StepCosts:
-    """Return the step costs, kept below `settings.home`; warn where rows do not keep their bits."""
+    """Cache below `settings.home`; warn if rows do not keep their bits."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
@@ -56,9 +57,9 @@ def measured(
 
 
 def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
-    """Tell whether steps of a few sizes take what `costs` expect, but for one common factor, which they take over.
+    """Compare a few steps' seconds with `costs` up to one common factor, which `costs` take over.
 
-    Disturbances only add, so the best of more looks decides.
+    Other processes start at the same time, so the best of several looks decides.
     """
     reading = costs.reading
     expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in SPOTS}

@@ -1,4 +1,4 @@
-"""Turn tokens into text as they come, in whole characters."""
+"""Turn tokens into text incrementally: whole characters only, in any division into runs."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,14 +9,11 @@ REPLACEMENT = "\ufffd"  # how a decoder writes bytes that are no character, or n
 class Detokenizer(Protocol):
     byte_ids: frozenset[int]  # tokens that stand for one raw byte
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Leaves special tokens out."""
-        ...
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class TextStream:
-    """The text of a growing sequence, however its tokens are cut. Incomplete bytes wait for their rest. For one
-    thread.
+    """Incomplete bytes wait for their rest. For one thread.
 
     A call decodes the tokens behind the last delta (`_seen`: they decide whether a space follows) and those since
     (`_held`).

@@ -1,6 +1,6 @@
-"""Write the configuration and the tokenizer of a GGUF model as Hugging Face's files; the weights stay in the file.
+"""Write a GGUF model's configuration and tokenizer as Hugging Face's files.
 
-`python -m app.engine.weights.gguf MODEL.gguf FOLDER`, a process of its own: transformers takes seconds to import.
+`python -m app.engine.weights.gguf MODEL.gguf FOLDER`, a separate process: transformers takes seconds to import.
 """
 
 import sys
@@ -24,7 +24,7 @@ BY_TRANSFORMERS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "smaug-bpe", "t
 
 
 def describe(file: Path, folder: Path) -> None:
-    """Raises ModelRefused."""
+    """Write config.json, generation_config.json and the tokenizer's files. Raises ModelRefused."""
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     if architecture not in ARCHITECTURES:
@@ -54,9 +54,6 @@ def describe(file: Path, folder: Path) -> None:
 
 
 def _splitting_rule(reader: Any, file: Path) -> str | None:
-    """Return the name of the rule by which text is split, if the vocabulary needs one. Raises ModelRefused for an
-    unknown one.
-    """
     kind = str(field(reader, file, "tokenizer.ggml.model"))
     if kind == "llama":  # SentencePiece
         return None

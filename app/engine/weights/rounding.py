@@ -1,4 +1,4 @@
-"""Round a model's linear weights when it is loaded, by ggml's own rules: another model."""
+"""Round a model's linear weights at load time, by ggml's own rules: another model."""
 
 from collections.abc import Iterator, Mapping
 

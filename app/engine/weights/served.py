@@ -1,4 +1,4 @@
-"""Refuse models that no forward here computes, by their configuration, before any weight is read."""
+"""Refuse unsupported models by their configuration, before any weight is read."""
 
 import re
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ them is torch's own attention on keys that lie side by side. What holds a launch
         python bench/gpu/run.py --only bandwidth --out ncu.json
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
@@ -20,12 +20,10 @@ from torch.nn import functional as F
 
 from app.engine.gpu.graphs import programs_of
 from app.engine.gpu.layers import Method
-from bench.gpu.kernel_cases import all_cases
+from bench.gpu.kernel_cases import HEAD_DIM, HEADS, KEY_HEADS, PAGE, all_cases, laid_out
 from bench.gpu.setting import Figures, Setting
-from kernels.attention.ragged_attention import AttentionTiling, Batch, ragged_attention
-from kernels.attention.work_list import Work, work_list
+from kernels.attention.ragged_attention import ragged_attention
 
-HEADS, KEY_HEADS, HEAD_DIM, PAGE = 32, 8, 128, 16  # of an 8B model
 FOLD = HEADS // KEY_HEADS
 TILINGS = (  # keys of a step, keys of a program, warps, steps under way
     (32, 1024, 4, 4), (64, 512, 4, 3), (64, 2048, 4, 3), (64, 1024, 4, 4), (64, 1024, 8, 3), (128, 1024, 4, 2),
@@ -45,12 +43,8 @@ def measure(setting: Setting, found: Figures) -> None:
     for case in all_cases(setting.device, 64, 128256) if setting.device.type == "cuda" else ():
         if not setting.has_time():
             break
-        ms = setting.device_ms(case.run, is_cold=True)
-        line = {"kernel": case.kernel, "case": case.name, "ms": round(ms, 4)}
-        if case.bytes_read:
-            line |= _rates(setting, case.bytes_read, ms)
-        kernels.append(line)
-        print(line, flush=True)
+        kernels.append({"kernel": case.kernel, "case": case.name, **_timed(setting, case.run, case.bytes_read)})
+        print(kernels[-1], flush=True)
 
 
 def _shapes(setting: Setting) -> Iterator[Figures]:
@@ -62,13 +56,12 @@ def _shapes(setting: Setting) -> Iterator[Figures]:
 def _attention(setting: Setting, batch: int, context: int, rows: int) -> Figures:
     kv, q = _inputs(setting, batch, context, rows)
     tiling = Method.of(setting.dtype, FOLD, is_exact=False).cut.narrow
-    laid, work = _batch(setting, batch, context, rows, tiling)
+    laid, work = laid_out([(context - rows, rows)] * batch, tiling, setting.device, has_chains=True)
     line: Figures = {}
     for name, programs in (("", None), ("captured_", programs_of(setting.device))):
         shared = replace(work, num_programs=programs)
         run = partial(ragged_attention, q, kv[0], kv[1], laid, shared, HEAD_DIM**-0.5, tiling=tiling)
-        ms = setting.device_ms(run, is_cold=True)
-        rates = {"ms": round(ms, 4), **_rates(setting, 2 * batch * context * kv[0, 0, 0].nbytes, ms)}
+        rates = _timed(setting, run, 2 * batch * context * kv[0, 0, 0].nbytes)
         line |= {name + key: value for key, value in rates.items()}
     return line
 
@@ -80,12 +73,11 @@ def _tilings(setting: Setting, batch: int, context: int) -> list[Figures]:
     found = []
     for keys, split, warps, stages in ((0, 0, 0, 0), *TILINGS[: 1 if setting.is_quick else None]):
         tiling = replace(present, keys=keys, split_keys=split, num_warps=warps, num_stages=stages) if keys else present
-        laid, work = _batch(setting, batch, context, 1, tiling)
+        laid, work = laid_out([(context - 1, 1)] * batch, tiling, setting.device, has_chains=True)
         run = partial(ragged_attention, q, kv[0], kv[1], laid, work, HEAD_DIM**-0.5, tiling=tiling)
         line = {"batch": batch, "context": context, **asdict(tiling)}
         try:
-            ms = setting.device_ms(run, is_cold=True)
-            line |= {"ms": round(ms, 4), **_rates(setting, 2 * batch * context * kv[0, 0, 0].nbytes, ms)}
+            line |= _timed(setting, run, 2 * batch * context * kv[0, 0, 0].nbytes)
         except Exception as error:  # too much for a multiprocessor
             line["error"] = f"{type(error).__name__}: {error}"[:200]
         found.append(line)
@@ -99,8 +91,7 @@ def _contiguous(setting: Setting, kv: torch.Tensor, q: torch.Tensor, context: in
     """Time torch's attention of one row of each sequence to keys and values that lie side by side."""
     keys, values = (one.view(len(q), -1, KEY_HEADS, HEAD_DIM)[:, :context].transpose(1, 2).contiguous() for one in kv)
     run = partial(F.scaled_dot_product_attention, q.view(len(q), HEADS, 1, HEAD_DIM), keys, values, enable_gqa=True)
-    ms = setting.device_ms(run, is_cold=True)
-    return {"kind": "contiguous keys", "ms": round(ms, 4), **_rates(setting, keys.nbytes + values.nbytes, ms)}
+    return {"kind": "contiguous keys", **_timed(setting, run, keys.nbytes + values.nbytes)}
 
 
 def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,22 +101,9 @@ def _inputs(setting: Setting, batch: int, context: int, rows: int) -> tuple[torc
     return kv, torch.randn(batch * rows, HEADS, HEAD_DIM, device=setting.device, dtype=setting.dtype)
 
 
-def _batch(setting: Setting, batch: int, context: int, rows: int, tiling: AttentionTiling) -> tuple[Batch, Work]:
-    """Lay out chains of `rows` at the end of `context` keys, pages in no order; list their work."""
-    table = -(-context // PAGE)
-    depth = torch.arange(rows).repeat(batch)
-    firsts, counts = torch.arange(batch) * rows, torch.full((batch,), rows)
-    prefixes = torch.full((batch,), context - rows)
-    listed = work_list(
-        firsts.numpy(), counts.numpy(), prefixes.numpy(), batch * rows, FOLD, tiling.rows, tiling.split_keys
-    )
-    ints = firsts, counts, prefixes, torch.randperm(batch * table).view(batch, table)
-    first_row, num_rows, prefix, pages = (x.int().to(setting.device) for x in ints)
-    ancestors = ((2 << depth) - 1).to(setting.device)
-    laid = Batch(first_row, num_rows, prefix, pages, ancestors, depth.int().to(setting.device))
-    return laid, listed.on_device(setting.device)
-
-
-def _rates(setting: Setting, num_bytes: int, ms: float) -> Figures:
+def _timed(setting: Setting, run: Callable[[], object], num_bytes: int) -> Figures:
+    """Time a kernel with an empty cache; return its ms, and the rate at which it reads so many bytes, if any."""
+    ms = setting.device_ms(run, is_cold=True)
     rate = num_bytes / ms / 1e6
-    return {"gb_s": round(rate, 1), "of_copy": round(rate / setting.machine("copy_gb_s"), 3)}
+    rates = {"gb_s": round(rate, 1), "of_copy": round(rate / setting.machine("copy_gb_s"), 3)} if num_bytes else {}
+    return {"ms": round(ms, 4), **rates}

@@ -69,8 +69,7 @@ def _eight_tokens(figures: Figures, model: str, context: int, kind: str) -> floa
 
 
 def _step(figures: Figures, model: str, context: int, batch: int, drafted: int) -> Figures:
-    wanted = {"context": context, "batch": batch, "drafted": drafted}
-    return [line for line in figures["steps"][model]["steps"] if wanted.items() <= line.items()][0]
+    return _line(figures["steps"][model]["steps"], context=context, batch=batch, drafted=drafted)
 
 
 def _inexact(figures: Figures, model: str) -> float:
@@ -97,8 +96,11 @@ def _hidden(figures: Figures, requests: int, drafted: int) -> float:
 
 
 def _loop(figures: Figures, requests: int, drafted: int) -> Figures:
-    wanted = {"requests": requests, "drafted": drafted}
-    return [line for line in figures["loop"]["8B"] if wanted.items() <= line.items()][0]
+    return _line(figures["loop"]["8B"], requests=requests, drafted=drafted)
+
+
+def _line(lines: list[Figures], **wanted: int) -> Figures:
+    return [line for line in lines if wanted.items() <= line.items()][0]
 
 
 def _gain(figures: Figures, batch: int) -> float:

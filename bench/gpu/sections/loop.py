@@ -29,16 +29,16 @@ from app.engine.step_costs import StepCosts
 from app.engine.target import Target
 from app.engine.text.tokenizer import Tokenizer
 from app.fuser.fuser import Fuser
-from app.messages import FinishReason, Record
+from app.messages import FinishReason
 from app.pipeline import LocalPipeline, draft_here, run_round
 from app.policy import Policy
-from app.request import Sampling, SpeculationBounds
 from app.speculation.drafter_pool import DrafterPool
 from app.state import BatchEntry
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from bench.gpu.random_models import EIGHT_B, TINY, random_weights, room, runner_of
 from bench.gpu.setting import DRAFTED, Figures, Setting
+from bench.records import record_of
 from bench.scale.stand_in import FIRST_ID, IDS, StandInDrafter, StandInRows
 
 MAILBOX = "local"
@@ -149,7 +149,14 @@ def _measure(runner: DeviceRunner, vocab_size: int, plan: Plan, requests: int, d
     line: Figures = {}
     target = ScriptedTarget(runner)
     pipeline = pipeline_over(target, vocab_size, drafted)
-    records = [_record(number, plan, vocab_size) for number in range(requests)]
+    records = [  # no prompt is like another, so that each has keys of its own
+        record_of(
+            ((number * 31 + i * 7919 + 13) % vocab_size for i in range(plan.prompt)),
+            plan.tokens,
+            name=f"request-{number}",
+        )
+        for number in range(requests)
+    ]
     for record in records:
         pipeline.store.create(record, limit=len(records))
         pipeline.store.assign(record.id, pipeline.verifier.owner)
@@ -186,20 +193,6 @@ def _rounds(pipeline: LocalPipeline, target: ScriptedTarget, run: Callable[[], N
 
 def _tokens(pipeline: LocalPipeline) -> int:
     return sum(len(sequence.kv.tokens) for sequence in pipeline.verifier.sequences.all())
-
-
-def _record(number: int, plan: Plan, vocab_size: int) -> Record:
-    """Make a request whose prompt is like no other's, so that each has keys of its own."""
-    prompt = tuple((number * 31 + i * 7919 + 13) % vocab_size for i in range(plan.prompt))
-    return Record(
-        id=f"request-{number}",
-        prompt_ids=prompt,
-        max_tokens=plan.tokens,
-        eos_ids=(),
-        sampling=Sampling(seed=0),
-        speculation=SpeculationBounds(),
-        created_s=0.0,
-    )
 
 
 def _none_left(jobs: Listed[Any]) -> None:

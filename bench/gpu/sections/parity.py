@@ -17,16 +17,7 @@ from app.engine.cpu.equivalence import probe
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights, take
 from app.state import BatchEntry, Tree
-from bench.gpu.random_models import (
-    EIGHT_B,
-    ONE_B,
-    TINY,
-    Shape,
-    random_model,
-    random_weights,
-    room,
-    runner_of,
-)
+from bench.gpu.random_models import EIGHT_B, ONE_B, TINY, Shape, random_model, random_weights, room, runner_of
 from bench.gpu.random_steps import RandomSteps, Sizes
 from bench.gpu.setting import Figures, Setting
 from bench.gpu.texts import chain, reserve

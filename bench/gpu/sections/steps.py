@@ -18,16 +18,7 @@ from app.engine.gpu.input_batch import fill, layout_of
 from app.engine.gpu.runner import DeviceRunner
 from app.engine.gpu.weights import Weights
 from app.state import BatchEntry
-from bench.gpu.random_models import (
-    EIGHT_B,
-    ONE_B,
-    PAGE_TOKENS,
-    TINY,
-    Shape,
-    random_weights,
-    room,
-    runner_of,
-)
+from bench.gpu.random_models import EIGHT_B, ONE_B, PAGE_TOKENS, TINY, Shape, random_weights, room, runner_of
 from bench.gpu.setting import Figures, Setting
 from bench.gpu.texts import chain, reserve
 

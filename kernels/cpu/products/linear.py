@@ -1,6 +1,8 @@
-"""Multiply by weights packed into blocks of sixteen columns, a thread's share of the blocks.
+"""Multiply by weights packed into blocks of sixteen columns, for one thread's range of blocks.
 
-y = x W^T (+ b)
+    y = x W^T (+ b)
+
+Each kind of stored weight has one kernel, called by address; a model compiles those its file has.
 """
 
 from typing import Any
@@ -47,8 +49,8 @@ def begin(rows: int, bias: int, out: int, ldo: int) -> None:
 def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
     """Add x W^T to out for one block, or for two if there are one or two rows.
 
-    More rows than a tile's go over W in chunks that stay in the first-level cache; the first two tiles prefetch half
-    of the next chunk each.
+    More rows than a tile's take W in chunks that stay in the first-level cache; the first two tiles prefetch half of
+    the next chunk each.
     """
     if count == 2:
         stream_pair(rows, x, ldx, w, BYTES, depth, out, ldo, 0)
@@ -69,7 +71,6 @@ def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: i
 
 @op(address)
 def scratch(b: ir.IRBuilder) -> Any:
-    """Return the address of stack memory for a chunk's float32."""
     room = cgutils.alloca_once(b, ir.ArrayType(ir.FloatType(), WIDEST * BYTES // 4))
     return b.ptrtoint(room, ir.IntType(64))
 
@@ -83,8 +84,8 @@ def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
 def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = PAIR_ROWS) -> Any:
     """Return a function that computes blocks `first ... end - 1` of out = x W^T + b; strides in bytes.
 
-    x (rows, depth) at stride ldx, packed W, bias (0: none), out (rows, 16 blocks). `multiply` adds x W^T to out for
-    one block, or for two if there are at most `pair_rows` rows.
+    x (rows, depth) at stride ldx, packed W, bias (0: none), out (rows, 16 blocks) at stride ldo. `multiply` adds x W^T
+    to out for one block, or for two with at most `pair_rows` rows.
     """
 
     def over_blocks(
@@ -106,7 +107,7 @@ def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = P
 
 
 def _stored(form: Format) -> Native:
-    """Return `linear` for packed W: up to two tiles' rows expand it in registers, more go over chunks expanded once."""
+    """Two tiles' rows expand W in registers, more rows use chunks expanded once."""
     product, pair, expand = product_of(form), pair_of(form), expander(form)
     lines, group_bytes = form.depth, form.group_bytes
     chunk, in_tiles = max(lines, CHUNK // lines * lines), 2 * tallest()
@@ -129,9 +130,7 @@ def _stored(form: Format) -> Native:
 
 
 def _integer(form: IntegerFormat) -> Native:
-    """Return `linear` for rounded rows and integer weights, block by block: two streams took 1.8 times as long on an
-    EPYC.
-    """
+    """Take one block at a time: two took 1.8 times as long on an EPYC."""
     product = integer_product_of(form)
 
     def multiply_integers(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:

@@ -1,10 +1,10 @@
-"""Multiply a few rows of x by sixteen columns of W.
+"""Multiply a few rows of x by sixteen columns of W: the product under all others.
 
     out = x W (+ out)
 
-W is float32, or packed (`formats`): a packed line becomes the same float32 in registers. Each output is one chain of
-fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights. Six rows by sixteen columns are twelve
-of AVX2's sixteen registers. One or two rows take two blocks of W at once, for enough chains of additions.
+W is float32, or packed (`formats`) and expanded to it in registers. Each output is one chain of fused multiply-adds
+over k = 0, 1, ...: the same bits at all heights. Six rows by sixteen columns take twelve of AVX2's sixteen registers;
+one or two rows take two blocks for enough independent chains.
 """
 
 from collections.abc import Callable, Iterable
@@ -71,9 +71,7 @@ class _Tile:
 
 
 def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = False, every: int = 0) -> Any:
-    """Return the tiles of these heights over float32, which prefetch 64 bytes from `ask` on `every` so many lines (0:
-    never).
-    """
+    """Return the tiles of these heights over float32; prefetch 64 bytes from `ask` each `every` lines (0: never)."""
 
     @op(nothing, index, address, index, address, index, index, address, index, address)
     def tiles(
@@ -118,8 +116,6 @@ def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
 
 
 def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
-    """Emit `for each line of the groups: sums = visit(line, its columns in each block, sums)`; return the last sums."""
-
     def group(i: Any, sums: list[Any]) -> list[Any]:
         at_group = [b.add(w, b.mul(i, integer(form.group_bytes))) for w in ws]
         headers = [form.header(b, where) for where in at_group]
@@ -175,7 +171,6 @@ def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Callable[[Any, li
 
 
 def by_height(b: ir.IRBuilder, rows: Any, heights: Iterable[int], emit: Callable[[int], None]) -> None:
-    """Emit `emit(rows)` for `rows` known at run time, one of the heights."""
     after = b.append_basic_block("after_tile")
     choice = b.switch(rows, after)
     for height in heights:
@@ -193,7 +188,7 @@ def integer(value: int) -> ir.Constant:
 
 @kernel
 def height(rows: int, most: int) -> int:
-    """Return the rows of the next tile: even parts of at most `most`; nine and eleven, which are rare, have no tile."""
+    """Return the rows of the next tile, at most `most`: even parts; nine and eleven have no tile."""
     tiles = (rows + most - 1) // most
     even = (rows + tiles - 1) // tiles
     return (even + 1) // 2 if even == 9 or even == 11 else even
@@ -214,7 +209,7 @@ def _product(name: str, is_fresh: bool = False, every: int = 0) -> Any:
 
 
 def packed_product(name: str, most: int, tiles: Any) -> Any:
-    """Return the product of any number of rows with one packed block of W, made of tiles of up to `most` rows.
+    """Multiply any number of rows by one packed block of W, in tiles of up to `most` rows.
 
     It takes rows, x, ldx, w, k, out, ldo: addresses, and strides in bytes.
     """
@@ -231,10 +226,9 @@ def packed_product(name: str, most: int, tiles: Any) -> Any:
 
 
 def named(function: Any, name: str) -> Any:
-    """Compile a function under a unique name.
+    """Compile a function under a name of its own.
 
-    numba tells functions of one name and type apart by a number that each process counts anew, and might link another
-    one.
+    numba numbers functions of one name and type anew in each process, and might link another one.
     """
     function.__name__ = function.__qualname__ = name
     return kernel(function)
@@ -250,7 +244,7 @@ def product_of(form: Format) -> Any:
 
 
 def pair_of(form: Format) -> Any:
-    """Return the product of one row, the first argument, with two packed blocks, one behind the other."""
+    """The first argument is one row; blocks are adjacent."""
     return _over_packed(form, (1,), blocks=2)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.load.report import Served
-from bench.load.start import Run, figures, table
+from bench.load.start import Run, figures
 
 Pieces = list[tuple[float, int]]
 
@@ -31,4 +31,3 @@ def test_the_first_seconds_are_paired_by_block() -> None:
     assert found["first seconds over warmed"]["pairs"] == 2
     nothing = [run([(15.0, 5)], seconds=20.0)] * 2
     assert figures(nothing, warmed)["first seconds over warmed"] is None
-    assert "| just started | 2.0 | 1.00 | 1.00 (1.00) | 1.5 | 0.71 |" in table({"just started": found})
