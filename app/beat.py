@@ -1,7 +1,6 @@
 """Decide the next policy from the depth of the queues and the present policy: a pure function.
 
-The policy bounds what verifiers do; within it each verifier decides by its measured costs. A value is doubled or halved
-once a tick, and each has a range of loads in which it stays, so that a constant load leads to a constant policy.
+Each value keeps for a range of loads, so that a constant load ends in a constant policy.
 """
 
 from app.load import Load
@@ -20,7 +19,7 @@ EXIT_WRONG, EXIT_RIGHT = 0.7, 0.8  # part of the verified draft tokens that is r
 
 
 def steer(load: Load, policy: Policy) -> Policy:
-    """Return the next policy, one version higher, or the very same object when nothing changes."""
+    """Return the next policy, or the same object when nothing changes."""
     is_behind = any(
         box.waiting > BACKLOG or (box.waiting and box.oldest_s > STALE_S)
         for box in (*load.of("draft"), *load.of("fuse"))
@@ -38,7 +37,6 @@ def steer(load: Load, policy: Policy) -> Policy:
 
 
 def _draft_tokens(load: Load, policy: Policy, is_behind: bool) -> int:
-    """Return the longest draft: halved while drafters or fusion are behind, doubled while they have time to spare."""
     present, crowd = policy.max_draft_tokens, load.running / max(1, len(load.verifiers))
     is_crowded = crowd >= CROWD or (present <= CROWDED_DRAFT_TOKENS and crowd >= SPARSE)
     longest = CROWDED_DRAFT_TOKENS if is_crowded else DEFAULT.max_draft_tokens
@@ -49,7 +47,6 @@ def _draft_tokens(load: Load, policy: Policy, is_behind: bool) -> int:
 
 
 def _drafters(load: Load, policy: Policy, is_behind: bool) -> int:
-    """Return the drafters a sequence: halved while they are behind, doubled while they have time to spare."""
     present = min(policy.drafters_per_sequence, max(1, load.drafters))
     busy = load.busiest("draft")
     if load.drafters < 2:
@@ -62,10 +59,7 @@ def _drafters(load: Load, policy: Policy, is_behind: bool) -> int:
 
 
 def _batch_tokens(load: Load, policy: Policy) -> int:
-    """Return the rows of a step: more in a backlog, in which prompts get a larger part of each step.
-
-    See `app.scheduler.prefill`: a first token comes sooner, and the weights are read less often for all prompts.
-    """
+    """Return more rows in a backlog, so that prompts get a larger part of a step (`app.scheduler.prefill`)."""
     unread = sum(one.sequences - len(one.contexts) for one in load.verifiers)
     mail = sum(box.waiting for box in load.of("verify"))
     depth = (load.waiting_room + mail + unread) / max(1, len(load.verifiers))
@@ -75,7 +69,6 @@ def _batch_tokens(load: Load, policy: Policy) -> int:
 
 
 def _wait_s(load: Load, policy: Policy) -> float:
-    """Return the longest wait for drafts: more where drafts and steps both exceed the usual."""
     slowest = max((one.draft_wait_s for one in load.verifiers if one.step_s >= one.draft_wait_s), default=0.0)
     if 0.5 * policy.draft_wait_s <= 1.5 * slowest <= policy.draft_wait_s:
         return policy.draft_wait_s
@@ -83,7 +76,6 @@ def _wait_s(load: Load, policy: Policy) -> float:
 
 
 def _exits_early(load: Load, policy: Policy) -> bool:
-    """Tell whether rows may leave passes early: many rows a step, many of them wrong."""
     most = max((len(one.contexts) for one in load.verifiers), default=0)
     counts = [stats for one in load.verifiers for stats in one.by_drafter.values()]
     drafted = sum(stats.drafted for stats in counts)

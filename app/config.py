@@ -1,6 +1,6 @@
-"""Read the settings, once, from the environment and one TOML file: frozen, and passed as an argument.
+"""Read the settings, once, from the environment and one TOML file.
 
-`./paceline config` lists them all (app/cli/config.py). Why not pydantic-settings: docs/decisions/0018.
+`./paceline config` lists them (app/cli/config.py). Why not pydantic-settings: docs/decisions/0018.
 """
 
 import logging
@@ -24,13 +24,13 @@ NO_FILE = {FILE_VARIABLE: "/dev/null"}  # for processes that are given every set
 
 
 def home_of(environ: Mapping[str, str], variable: str, usual: str) -> Path:
-    """Look up a folder of the XDG base directories, which ask to ignore a relative path."""
+    """Look up a folder of the XDG base directories; by their specification a relative path is ignored."""
     named = Path(environ.get(variable, ""))
     return named if named.is_absolute() else Path.home() / usual
 
 
 def _without_int8(value: Any) -> Any:
-    """Take the name of an earlier version's rounding, column by column, for the one that took its place."""
+    """Read the old name `int8` as `q8_0`."""
     if value == "int8":
         log.warning("weights are no longer rounded as int8 was: taking q8_0, ggml's blocks of 32")
         return "q8_0"
@@ -78,7 +78,7 @@ REMOVED = {  # once settings: the constant that took the place of each
 
 
 class Settings(BaseModel):
-    """Hold every setting with its unit and default.
+    """All settings.
 
     `PACELINE_<NAME>` in the environment sets `<name>`, and so does the key `<name>` of the file.
     """
@@ -164,7 +164,7 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field("text", description="of each process's log; json: an object a line")
 
     def changed(self, **changes: Any) -> Self:
-        """Return these settings with others in their place, parts of the plan among them. Raises ValidationError."""
+        """Return the settings with these changes, parts of the plan among them. Raises ValidationError."""
         own = {name: value for name, value in changes.items() if name in type(self).model_fields}
         parts = {name: value for name, value in changes.items() if name not in own}
         given = {name: getattr(self, name) for name in self.model_fields_set} | own
@@ -173,16 +173,15 @@ class Settings(BaseModel):
 
     @property
     def model_name(self) -> str:
-        """The name that clients give the target: the last part of `model`, without the folder it lies in."""
+        """Return the name that clients give the target: the last part of `model`."""
         return Path(self.model).name
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Build from PACELINE_* variables and, for those absent, from the file.
+        """Build from PACELINE_* variables and, for those absent or empty, from the file.
 
-        An empty variable counts as absent; an unknown one with that prefix is ignored. An `environ`
-        other than this process's own names the file by PACELINE_CONFIG, or there is none.
-        Raises InvalidSettings, which names the variable, or the file and its key.
+        Unknown variables are ignored. Another `environ` than this process's own names the file by PACELINE_CONFIG, or
+        there is none. Raises InvalidSettings, which names the variable, or the file and its key.
         """
         file = find_file(os.environ) if environ is None else named_file(environ)
         environ = os.environ if environ is None else environ
@@ -210,7 +209,7 @@ class Settings(BaseModel):
 
     @classmethod
     def given(cls, environ: Mapping[str, str]) -> dict[str, object]:
-        """Collect the settings of the environment, by name; a list has commas between its parts."""
+        """Collect the settings of the environment by name; commas separate the parts of a list."""
         found: dict[str, object] = {}
         for name, field in cls.model_fields.items():
             if text := environ.get(variable(name)):
@@ -220,19 +219,18 @@ class Settings(BaseModel):
 
 
 def variable(name: str) -> str:
-    """Name the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
 def as_text(value: object) -> str:
-    """Write a setting's value so that the environment gives the same one."""
+    """Write a setting's value so that `from_env` reads the same one."""
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"  # an empty variable would mean the default
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def find_file(environ: Mapping[str, str]) -> Path | None:
-    """Choose the file to read: the one that the environment names, there or not; else the first usual one."""
+    """Choose the file to read: the one that the environment names, else the first usual one that exists."""
     if (named := named_file(environ)) is not None:
         return named
     places = (Path("paceline.toml"), home_of(environ, "XDG_CONFIG_HOME", ".config") / "paceline" / "config.toml")
@@ -240,13 +238,12 @@ def find_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def named_file(environ: Mapping[str, str]) -> Path | None:
-    """Look up the file that the environment names."""
     named = environ.get(FILE_VARIABLE)
     return Path(named).expanduser().absolute() if named else None
 
 
 def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
-    """Read the file's values, unchecked, by setting.
+    """Read the file's values, unchecked.
 
     Raises InvalidSettings: no file, no TOML, no such setting.
     """

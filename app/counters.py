@@ -38,7 +38,6 @@ class Counters:
         return (GROUP,)
 
     def changes(self, group: str) -> dict[str, Change]:
-        """Take the additions since the last call, by series."""
         with self._lock:
             added, self._added = self._added, {}
         return {field(*key): ([1.0] * len(sums), sums) for key, sums in added.items()}

@@ -1,21 +1,21 @@
 """Define every error that Paceline raises on purpose.
 
 PacelineError
-  InvalidSettings     a setting has a wrong value or does not exist (names it)
-  InvalidRequest      the caller's input is wrong (names the field)
-    Unsupported       the field asks for a feature that does not exist here
-  UnknownModel        the request names another model than the one served
+  InvalidSettings     a setting has a wrong value or does not exist
+  InvalidRequest      the caller's input is wrong
+    Unsupported       a field asks for a missing feature
+  UnknownModel
   NotFound            the request is unknown or expired
-  Unauthorized        the call has no API key, or an unknown one
-  OverLimit           the call exceeds its key's limits; try again after `retry_after_s`
-  TooManyReaders      the server has no thread for another stream; try again after `retry_after_s`
-  QueueFull           too many requests wait; try again after `retry_after_s`
+  Unauthorized        no API key, or an unknown one
+  OverLimit           the key's limits; try again after `retry_after_s`
+  TooManyReaders      the server has no thread for another stream; the same
+  QueueFull           the same
   ModelRefused        a model, drafter or tokenizer cannot be served
   StoreUnavailable    Redis does not answer
   KeysUnreadable      the file of API keys cannot be read
   MessageError        an item of mail or of the store is no message of its kind
   GenerationFailed    an accepted request ended with an error
-  InstanceError       `up` cannot start or find its processes on this machine
+  InstanceError       `up` cannot start or find its processes
 """
 
 from collections.abc import Mapping

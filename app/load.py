@@ -1,8 +1,4 @@
-"""Describe the load of a deployment at one time, by which the controller decides.
-
-Frozen and JSON only, so that it can be logged. All values are as the processes last reported them,
-at most one heartbeat old.
-"""
+"""Describe the load of a deployment, as last reported: at most one heartbeat old."""
 
 from pydantic import Field
 
@@ -11,14 +7,12 @@ from app.request import Message
 
 
 class MailboxLoad(Message):
-    """A mailbox that a live process serves."""
-
     waiting: int = 0  # items
     oldest_s: float = 0.0  # how long the first of them has waited, by the clocks of two processes
 
 
 class VerifierLoad(Message):
-    """A verifier. Means are over the last rounds or steps, the latest weighing most; 0: none yet."""
+    """A verifier. Means are over recent rounds or steps; 0: none yet."""
 
     sequences: int = 0  # that it runs, those still in their prompt included
     prompt_tokens: int = 0  # of theirs, still to be read
@@ -30,7 +24,7 @@ class VerifierLoad(Message):
 
 
 class Load(Message):
-    """The whole deployment. Mailboxes and busy parts go by `kind:node`, or by the kind where all share one."""
+    """The whole deployment. Mailboxes and busy parts go by `kind:node`, or by the kind where all nodes share one."""
 
     active: int = 0  # requests admitted and not ended
     waiting_room: int = 0  # requests of tasks for which there is no room yet
@@ -41,13 +35,11 @@ class Load(Message):
 
     @property
     def running(self) -> int:
-        """Count the sequences on verifiers."""
         return sum(one.sequences for one in self.verifiers)
 
     def of(self, kind: str) -> list[MailboxLoad]:
-        """List the mailboxes of one kind of process."""
         return [box for name, box in self.mailboxes.items() if name.partition(":")[0] == kind]
 
     def busiest(self, kind: str) -> float | None:
-        """Return the busy part of a kind's busiest process, 0 ... 1; None when none reports it."""
+        """Return the busy part of a kind's busiest process, 0 ... 1; None if none reports it."""
         return max((part for name, part in self.busy.items() if name.partition(":")[0] == kind), default=None)

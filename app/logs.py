@@ -17,7 +17,6 @@ CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these 
 
 
 def configure(settings: Settings) -> None:
-    """Set up the root logger; called once, when a process starts."""
     handler = logging.StreamHandler()
     handler.setFormatter(Json(settings.node) if settings.log_format == "json" else Text(TEXT))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
@@ -56,5 +55,4 @@ class Json(logging.Formatter):
 
 
 def of(request_id: str) -> dict[str, str]:
-    """Make the `extra` of a log call that names the request."""
     return {"request_id": request_id}

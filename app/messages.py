@@ -1,13 +1,8 @@
 """Define the messages between processes and the stored records: frozen, JSON only, no tensors.
 
-What is made and read in each round (`HotMessage`) is checked where it is read from JSON and nowhere
-else: this process's own objects are right by their types, and mail is looked at again where it is
-used (`app.stages.fuse`, `Tree.from_message`). What comes through a door, once a request, is checked
-whenever it is made (`app.request.Message`).
-
-Lengths called `base` count the whole sequence, prompt included; `offset` counts generated tokens only.
-In a draft or tree, node i (from 1) is `tokens[i - 1]`; node 0 is the last committed token, the root.
-`parents[i - 1]` is node i's parent, so a chain has parents 0, 1, 2, ...
+Lengths called `base` count the whole sequence, prompt included; `offset` counts generated tokens only. In a draft or
+tree, node i (from 1) is `tokens[i - 1]` with the parent `parents[i - 1]`; node 0, the root, is the last committed
+token.
 """
 
 from enum import StrEnum
@@ -27,7 +22,7 @@ PUBLIC_TENANT = "public"  # the tenant of requests without an API key: Celery's 
 
 
 class Status(StrEnum):
-    """Name a request's state. All but ACTIVE are final."""
+    """A request's state. All but ACTIVE are final."""
 
     ACTIVE = "active"
     DONE = "done"
@@ -36,8 +31,6 @@ class Status(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Name the reason of a request's end."""
-
     STOP = "stop"  # an end-of-sequence token or a stop string
     LENGTH = "length"  # max_tokens or the context's end
     CANCELLED = "cancelled"
@@ -45,7 +38,7 @@ class FinishReason(StrEnum):
 
 
 class Record(Message):
-    """Hold an admitted request: all that its text depends on. Never changes."""
+    """All that an admitted request's text depends on."""
 
     id: str
     tenant: str = PUBLIC_TENANT
@@ -62,8 +55,6 @@ class Record(Message):
 
 
 class DrafterStats(Message):
-    """Report one drafter's tokens: those verified, and of those the accepted."""
-
     drafted: int = 0
     accepted: int = 0
 
@@ -73,18 +64,17 @@ _CHAIN = tuple(range(64))  # the parents of a draft of as many tokens as a job m
 
 
 class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the messages of each round: checked when they are read, not when they are made.
+    """Base of the messages of each round: checked when they are read from JSON, not when they are made.
 
-    The JSON is that of the same fields as an `app.request.Message`.
+    What uses mail checks it again (`app.stages.fuse`, `Tree.from_message`).
     """
 
     def json(self) -> str:
-        """Write it as JSON, every field."""
         return _ENCODER.encode(self).decode()
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
-        """Read it from JSON. Raises MessageError, which quotes no values."""
+        """Raises MessageError, which quotes no values."""
         decoder = _DECODERS.get(cls)
         if decoder is None:
             decoder = _DECODERS[cls] = msgspec.json.Decoder(cls, dec_hook=_from_plain)
@@ -95,14 +85,12 @@ class HotMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DrafterCounts(HotMessage, frozen=True, omit_defaults=True):
-    """Count one drafter's tokens in a request: those verified, and of those the accepted."""
-
     drafted: int = 0
     accepted: int = 0
 
 
 class Stats(HotMessage, frozen=True, omit_defaults=True):
-    """Count a request's speculation so far. `rounds` counts target steps that committed tokens."""
+    """`rounds` counts target steps that committed tokens."""
 
     rounds: int = 0
     drafted: int = 0
@@ -112,16 +100,13 @@ class Stats(HotMessage, frozen=True, omit_defaults=True):
     last_token_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON has them, those of default value too: what clients are shown."""
+        """Return all fields, those of default value too."""
         counts = {name: asdict(counts) for name, counts in self.by_drafter.items()}
         return asdict(self) | {"by_drafter": counts}
 
 
 class Event(HotMessage, frozen=True, omit_defaults=True):
-    """Report one commit: tokens `offset ... offset + len(tokens) - 1`, each with its proposer.
-
-    Stored as JSON without what is default, but for `stats`, which are always written.
-    """
+    """Report one commit: tokens `offset ... offset + len(tokens) - 1`, each with its proposer."""
 
     offset: Count
     tokens: tuple[Count, ...] = ()
@@ -133,10 +118,10 @@ class Event(HotMessage, frozen=True, omit_defaults=True):
 
 
 class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Request drafts after `base` tokens: from a verifier to the chosen drafters and to their fuser.
+    """Request drafts after `base` tokens from the chosen drafters and their fuser.
 
     `tokens` are the sequence's tokens `start ... base - 1`, which the receiver has not been sent. Jobs, drafts and
-    trees are hints: fields that only another version writes are left out, as during a rolling restart.
+    trees are hints: unknown fields are ignored, for rolling restarts.
     """
 
     request_id: str
@@ -163,7 +148,7 @@ class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=Fals
 
 
 class DraftReport(HotMessage, frozen=True, forbid_unknown_fields=False):
-    """Report what drafting took a node, for all sequences that it drafted for at once. Not trusted."""
+    """What drafting took a node, for all sequences of one call. Not trusted."""
 
     guess_s: float = 0.0  # seconds of guessing
     guessed: int = 0  # tokens of the longest draft guessed in these seconds; those guessed ahead do not count
@@ -174,7 +159,7 @@ class DraftReport(HotMessage, frozen=True, forbid_unknown_fields=False):
 
 
 class Draft(HotMessage, frozen=True, forbid_unknown_fields=False):
-    """Hold one drafter's guess. Not trusted: the fuser checks every field against the job."""
+    """One drafter's guess. Not trusted."""
 
     request_id: str
     base: int
@@ -187,12 +172,12 @@ class Draft(HotMessage, frozen=True, forbid_unknown_fields=False):
 
     @property
     def is_chain(self) -> bool:
-        """Tell whether each node hangs on the one before, as in most drafts; False of those too long."""
+        """False beyond 64 nodes."""
         return self.parents == _CHAIN[: len(self.parents)]
 
 
 class TokenGuess(HotMessage, frozen=True):
-    """Hold one drafter's guess of the next token of a path that several nodes share. Not trusted, as a draft is not."""
+    """One drafter's guess of the next token of a shared path. Not trusted."""
 
     request_id: str
     base: int
@@ -205,7 +190,7 @@ class TokenGuess(HotMessage, frozen=True):
 
 
 class SharedPath(HotMessage, frozen=True):
-    """Hold the tokens after `base` that all nodes of a round go on from: the fuser's choice of each, from the first."""
+    """The tokens after `base` that the fuser chose for all nodes of a round."""
 
     request_id: str
     base: int
@@ -214,7 +199,7 @@ class SharedPath(HotMessage, frozen=True):
 
 
 class TreeMessage(HotMessage, frozen=True, forbid_unknown_fields=False):
-    """Hold a sequence's fused drafts for its verifier. Nodes by falling survival, parents first."""
+    """Fused drafts. Nodes by falling survival, parents first."""
 
     request_id: str
     base: int
@@ -227,56 +212,42 @@ class TreeMessage(HotMessage, frozen=True, forbid_unknown_fields=False):
 
 
 class Mail(HotMessage, frozen=True):
-    """Base of the items in mailboxes."""
-
     sent_s: float = 0.0  # wall clock; 0: not known
 
 
 class ToVerifier(Mail, frozen=True):
-    """Hold an item of a verifier's mailbox. All of it is a hint: the store knows what the verifier owns."""
+    """All of it is a hint: the store knows what the verifier owns."""
 
     adopt: tuple[str, ...] = ()  # request ids now owned by this verifier
     trees: tuple[TreeMessage, ...] = ()
 
 
 class ToDrafter(Mail, frozen=True):
-    """Hold an item of a drafter's mailbox."""
-
     jobs: tuple[DraftJob, ...] = ()
     paths: tuple[SharedPath, ...] = ()
 
 
 class ToFuser(Mail, frozen=True):
-    """Hold an item of a fuser's mailbox."""
-
     jobs: tuple[DraftJob, ...] = ()
     drafts: tuple[Draft, ...] = ()
     guesses: tuple[TokenGuess, ...] = ()
 
 
 class Settle(Mail, frozen=True, kw_only=True):
-    """Hold an item of control's mailbox: a request ended, and its Celery task waits for the result."""
-
     request_id: str
 
 
 class Usage(Message):
-    """Count tokens, as clients do."""
-
     prompt_tokens: int
     completion_tokens: int
 
 
 class Timing(Message):
-    """Hold durations since admission."""
-
     ttft_s: float | None
     total_s: float
 
 
 class SpeculationReport(Message):
-    """Report a request's speculation; `mean_accepted_length` is tokens committed a target step."""
-
     rounds: int
     drafted: int
     accepted: int
@@ -285,7 +256,7 @@ class SpeculationReport(Message):
 
 
 class Result(Message):
-    """Hold a request's result, the same from CLI, JSON API and Celery."""
+    """A request's result, the same for all clients."""
 
     id: str
     status: Status
@@ -304,14 +275,12 @@ SETTLE = "settle"
 
 
 def _to_plain(value: Any) -> Any:
-    """Write what a hot message holds of the callers' messages; without defaults, as events are stored."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_defaults=isinstance(value, TokenLogprobs))
     raise NotImplementedError(f"no JSON for {type(value).__name__}")
 
 
 def _from_plain(kind: type[BaseModel], value: Any) -> BaseModel:
-    """Read such a part; a wrong one raises ValueError, without its values."""
     return kind.model_validate(value)
 
 
@@ -320,5 +289,4 @@ _DECODERS: dict[type[HotMessage], Any] = {}  # by kind, each made at its first u
 
 
 def mailbox_of(kind: str, node: str) -> str:
-    """Name the mailbox of one worker, which has its own since it has caches of its own."""
     return f"{kind}:{node}"

@@ -1,8 +1,7 @@
 """Run the stages in order: admit -> route -> draft -> fuse -> schedule -> verify -> commit -> stream.
 
-Only this file knows the order. A segment is the part that one kind of worker runs; the Celery workers
-and `LocalPipeline`, the whole pipeline in one process, call the same segments. A segment keeps caches
-only: losing them costs time, never a token (design D2). No torch here: models are arguments.
+A segment is the part that one kind of worker runs. It keeps caches only: losing them costs time, never a token (design
+D2).
 """
 
 import logging
@@ -28,9 +27,8 @@ SentPath = tuple[str, SharedPath]  # a drafter node's mailbox, and a path that i
 
 
 def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[SentTree]]:
-    """Draft for the newest job of every sequence, and fuse the drafts of those that this node alone drafts for.
-
-    Returns drafts for another fuser, and the trees of the jobs fused here.
+    """Draft for each sequence's newest job, and fuse where this node alone drafts; return other fusers' drafts, and
+    the trees.
     """
     newest = [*{job.request_id: job for job in jobs}.values()]
     fused_here = [job for job in newest if job.fuser == node.mailbox]
@@ -43,10 +41,7 @@ def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) ->
 
 
 def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> tuple[list[SentPath], list[SentTree]]:
-    """Take in jobs, drafts and guesses of tokens; fuse the rounds that are complete or due.
-
-    Returns the paths that nodes are to guess on, and the trees.
-    """
+    """Take in mail; return the paths that nodes are to guess on, and the trees of complete or due rounds."""
     guesses: list[TokenGuess] = []
     for message in messages:
         fuser.expect(message.jobs, now_s)
@@ -57,10 +52,7 @@ def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> 
 
 
 def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[list[DraftJob], list[SentTree]]:
-    """Draft and fuse for the jobs to the verifier's own mailbox: those of model-free drafters alone.
-
-    `fuser` is in the verifier's process. Returns the jobs for others, and the trees.
-    """
+    """Run the jobs of model-free drafters, to the verifier's own mailbox; return the jobs for others, and the trees."""
     here: list[DraftJob] = []
     away: list[DraftJob] = []
     for job in jobs:
@@ -74,15 +66,11 @@ def draft_here(fuser: Fuser, mailbox: str, jobs: Iterable[DraftJob]) -> tuple[li
 def run_round(
     verifier: Verifier, draft: DraftHere, post: Callable[[list[DraftJob]], None], now: Callable[[], float]
 ) -> None:
-    """Run a verifier's part of a round beside the target's step.
+    """Run a verifier's part of a round: commit a step while the next one runs.
 
-    Collect the step that runs, draft for its sequences in this process, launch the next step, post
-    the jobs for others, and only then commit: what a step's tokens cost the host beyond that is
-    done while the target works on the next one. Where one half of the sequences drafts while the
-    other is verified, the other half's step goes first. `draft` returns the jobs for others, and
-    trees; `post` sends jobs; `now` is the wall clock, in seconds.
-
-    Raises StoreUnavailable; the next round goes on from there.
+    The jobs are posted first. Where halves alternate, the other half's step is launched before drafting. `draft`
+    returns the jobs for others, and trees; `post` sends jobs; `now` is the wall clock. Raises StoreUnavailable; the
+    next round goes on from there.
     """
     jobs = verifier.collect()
     if not verifier.speculation.is_together:
@@ -96,8 +84,6 @@ def run_round(
 
 
 class LocalPipeline:
-    """The whole pipeline in one process: one verifier and one drafter node that fuses, without mailboxes."""
-
     def __init__(
         self, verifier: Verifier, node: DrafterNode, fuser: Fuser, store: Requests, tokenizer: Tokenizer
     ) -> None:
@@ -108,7 +94,7 @@ class LocalPipeline:
         self.tokenizer: Final = tokenizer
 
     def submit(self, request: GenerateRequest, settings: Settings) -> Record:
-        """Admit a request; `step` or `events` runs it. Raises InvalidRequest, QueueFull."""
+        """Admit a request, which `step` or `events` runs. Raises InvalidRequest, QueueFull."""
         known = self.verifier.speculation.pool.allowed(None)
         record = admit(
             request, self.tokenizer, settings, request_id=uuid.uuid4().hex, now_s=time.time(), drafters=known
@@ -119,18 +105,16 @@ class LocalPipeline:
         return record
 
     def step(self) -> None:
-        """Run one verifier step and draft for the next."""
         jobs = self.verifier.step(float("inf"))
         if jobs:
             self.verifier.receive(self.draft(jobs))
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[TreeMessage]:
-        """Draft for jobs, fuse the drafts, and return the trees."""
         _, trees = draft_and_fuse(self.node, self.fuser, jobs)
         return [tree for _, tree in trees]
 
     def events(self, record: Record) -> Iterator[Event]:
-        """Run until the request ends, yielding its events as they are committed."""
+        """Run until the request ends."""
         offset = 0
         while True:
             for event in self.store.events(record.id, offset):

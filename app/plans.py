@@ -1,7 +1,7 @@
-"""Name whole ways of speculating: each plan says by which strategy every stage decides.
+"""Name whole ways of speculating: a plan names the strategy of every stage.
 
-Data only. `PACELINE_PLAN` is the name of a plan, or a TOML file that changes parts of one. Benchmarks and
-simulation read the same plans, so a result is what a deployment would do.
+`PACELINE_PLAN` is the name of a plan, or a TOML file that changes parts of one. Benchmarks and simulation read the
+same plans.
 """
 
 import json
@@ -27,7 +27,7 @@ Names = tuple[str, ...]
 
 
 class Objective(BaseModel):
-    """Hold the parameters of CoSine's batch objective (papers 1.4); the paper's values are not known."""
+    """The parameters of CoSine's batch objective (papers 1.4); the paper does not give their values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class Objective(BaseModel):
 
 
 class Plan(BaseModel):
-    """Hold a whole way of speculating, by the names of its strategies."""
+    """A whole way of speculating, by the names of its strategies."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,12 +102,11 @@ class Plan(BaseModel):
         return {part: value for part, value in self if value != getattr(usual, part)}
 
     def changed(self, **parts: Any) -> "Plan":
-        """Return this plan with other parts. Raises ValidationError."""
+        """Raises ValidationError."""
         return Plan.model_validate({**dict(self), **parts})
 
     @property
     def drafts(self) -> bool:
-        """Tell whether any drafter ever drafts."""
         return self.lengths != "fixed:0"
 
     @property
@@ -230,7 +229,6 @@ def _close(name: str, known: Mapping[Any, object] | frozenset[str]) -> str:
 
 
 def _toml(value: object) -> str:
-    """Write a value as TOML on one line."""
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, Mapping):

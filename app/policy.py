@@ -1,4 +1,4 @@
-"""Define the policy: beat's task publishes it each second, verifiers follow the newest version."""
+"""Define the policy, which the beat publishes each second."""
 
 from pydantic import ConfigDict, Field
 
@@ -8,9 +8,9 @@ BATCH_TOKENS, MOST_BATCH_TOKENS = 2048, 8192  # rows of a step: usual, and in a 
 
 
 class Policy(Message):
-    """Bound what verifiers do; they follow the newest version they have seen.
+    """Bound what verifiers do; they follow the newest version.
 
-    Fields that only another version knows are left out: both read the same one during a rolling restart.
+    Unknown fields are ignored, for rolling restarts.
     """
 
     model_config = ConfigDict(extra="ignore")

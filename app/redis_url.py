@@ -30,9 +30,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL's parts. `servers` is the one server, the Sentinels, or for a socket empty."""
-
-    servers: tuple[Address, ...]
+    servers: tuple[Address, ...]  # the one server, the Sentinels, or for a socket none
     service: str = ""  # the name that Sentinels know the master by; empty: no Sentinels
     socket: str = ""  # path; empty: no socket
     database: int = 0
@@ -55,7 +53,7 @@ class RedisUrl:
             raise ValueError("a Redis URL has characters that are not allowed in one: write them as %XX") from None
         user, _, servers = parts.netloc.rpartition("@")
         name, has_password, password = user.partition(":")
-        options = _options(parts.query, is_tls, is_sentinel, is_socket=scheme == "unix")
+        options = _options(parts.query, is_tls, is_sentinel)
         login = {"username": unquote(name)} if name else {}
         login |= {"password": unquote(password)} if has_password else {}
         database = options.pop("db", "")
@@ -98,7 +96,7 @@ def with_password(url: str, password: str) -> str:
     return url if has_login else f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
-def _options(query: str, is_tls: bool, is_sentinel: bool, *, is_socket: bool) -> dict[str, Any]:
+def _options(query: str, is_tls: bool, is_sentinel: bool) -> dict[str, Any]:
     known = [*TLS_OPTIONS * is_tls, *LOGIN_OPTIONS * is_sentinel, *("db",) * (not is_sentinel)]
     found: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):

@@ -11,7 +11,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TokenLogprobs(BaseModel):
-    """Hold one token's log-probability and the likeliest tokens there (id, log-probability).
+    """One token's log-probability and the likeliest tokens there (id, log-probability).
 
     They are those after bias, penalties and masks, before temperature and filters (design D1).
     """
@@ -34,7 +34,7 @@ class JsonSchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Select `text`, `json_object` (any JSON object) or `json_schema`: tokens that the form forbids are masked."""
+    """Select `text`, `json_object` (any JSON object) or `json_schema`; tokens that the form forbids are masked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class ResponseFormat(BaseModel):
         return self
 
     def schema_text(self) -> str | None:
-        """Write the answer's JSON schema as JSON; None: the answer is free. The order of properties counts."""
+        """Write the JSON schema; None: the answer is free. The order of properties counts."""
         if self.json_schema is not None:
             return json.dumps(self.json_schema.json_schema)
         return ANY_OBJECT if self.type == "json_object" else None
@@ -92,8 +92,6 @@ class SpeculationBounds(Message):
 
 
 class ChatMessage(Message):
-    """Hold one turn of a conversation."""
-
     role: str = Field(pattern=r"^(system|user|assistant|tool)$")
     content: str
 
@@ -138,9 +136,7 @@ class GenerateRequest(Sampling):
 
     @property
     def json_schema(self) -> str | None:
-        """Write the schema that the answer must follow as JSON."""
         return None if self.response_format is None else self.response_format.schema_text()
 
     def sampling(self, seed: int) -> Sampling:
-        """Take the sampling part alone, with this seed."""
         return Sampling(**{**{name: getattr(self, name) for name in Sampling.model_fields}, "seed": seed})

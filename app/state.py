@@ -1,11 +1,9 @@
-"""Define the state that lives in one process: sequences, trees, verdicts, batches and guesses.
+"""Define the state that lives in one process.
 
-Nothing here decides, waits or crosses a process; messages are in `app.messages`.
+What is made for each sequence in each step is a `msgspec.Struct`, made in a third of a dataclass's time.
 
-What is made anew for each sequence in each step is a `msgspec.Struct`, which is made in a third of a dataclass's time.
-
-Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers,
-H query heads, HK key heads, D head dim, P pages, S tokens a page.
+Letters for shapes, everywhere: B sequences, N tree nodes, T packed rows, V vocabulary, L layers, H query heads, HK key
+heads, D head dim, P pages, S tokens a page.
 """
 
 from array import array
@@ -33,23 +31,20 @@ Mask = Callable[[Listed[int]], np.ndarray | None]
 
 
 def page_numbers() -> "array[int]":
-    """Make an empty list of page numbers, int32: a context's thousands go into a step's arrays in one copy."""
+    """Make an empty int32 list, which is copied into a step's arrays at once."""
     return array("i")
 
 
 class Walk(NamedTuple):
-    """A tree compared with the target's tokens: the right nodes, and the nodes beside them."""
-
     path: list[int]  # from 1; one for each token, up to the first wrong place
     alternatives: list[list[int]]  # at each place up to and including the first wrong one: all its nodes
 
 
 class Tree(msgspec.Struct, gc=False):
-    """A sequence's drafts, fused. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
+    """A sequence's fused drafts, immutable. Node i >= 1 is tokens[i - 1]; node 0, the root, has no entry.
 
-    Nodes stand by falling survival, parents before their children, so every prefix of the lists is
-    a tree of its own. `confidence` belongs to the round: parts of a tree keep it.
-    A tree that is made never changes, so a part that is all of it is the tree itself.
+    Nodes stand by falling survival, parents first, so every prefix of the lists is a tree. Parts of a tree keep the
+    round's `confidence`.
     """
 
     tokens: list[int] = []
@@ -63,7 +58,7 @@ class Tree(msgspec.Struct, gc=False):
 
     @classmethod
     def from_message(cls, message: TreeMessage, vocab_size: int) -> "Tree | None":
-        """Read a tree from mail, which is not trusted; None if it is not sound."""
+        """Read a tree from mail; None if it is not sound."""
         m, size = message, len(message.tokens)
         if not size == len(m.parents) == len(m.survival) == len(m.proposers) <= MAX_NODES:
             return None
@@ -81,11 +76,9 @@ class Tree(msgspec.Struct, gc=False):
 
     @property
     def is_chain(self) -> bool:
-        """Tell whether each node hangs on the one before."""
         return self.parents == CHAIN[: len(self.parents)]
 
     def main_branch(self) -> list[int]:
-        """List the nodes along first children: at each step the child of the highest survival."""
         if self.is_chain:
             return [*range(1, len(self.parents) + 1)]
         branch: list[int] = []
@@ -97,21 +90,16 @@ class Tree(msgspec.Struct, gc=False):
         return branch
 
     def chain(self) -> "Tree":
-        """Return the main branch as a tree of its own; the tree itself if that is all of it."""
         return self if self.is_chain else self.keep(self.main_branch())
 
     def depths(self) -> list[int]:
-        """Count each node's steps from the root.
-
-        The root's own 0 comes first, so the index is the node.
-        """
+        """Count each node's steps from the root, beginning with the root's own 0."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent] + 1)
         return depths
 
     def path(self, node: int) -> list[int]:
-        """List the nodes from below the root down to this one."""
         path = []
         while node:
             path.append(node)
@@ -119,7 +107,6 @@ class Tree(msgspec.Struct, gc=False):
         return path[::-1]
 
     def child(self, node: int, token: int) -> int | None:
-        """Find the first child of `node` with this token."""
         parents, tokens = self.parents, self.tokens
         for i in range(node, len(tokens)):  # children stand behind their parent
             if tokens[i] == token and parents[i] == node:
@@ -127,7 +114,6 @@ class Tree(msgspec.Struct, gc=False):
         return None
 
     def walk(self, tokens: Listed[int]) -> Walk:
-        """Follow the target's tokens from the root, as far as the tree has them."""
         path: list[int] = []
         alternatives: list[list[int]] = [[]] if tokens else []
         places = {0: 0} if tokens else {}  # by the root and each right node: the place of its children
@@ -144,7 +130,6 @@ class Tree(msgspec.Struct, gc=False):
         return Walk(path, alternatives)
 
     def by_proposer(self, right: Collection[int]) -> dict[str, tuple[int, int]]:
-        """Count each drafter's nodes, and those of them that are among `right`, nodes of this tree."""
         if (lone := self._lone_proposer()) is not None:
             return {lone: (len(self.proposers), len(right))}
         found: dict[str, tuple[int, int]] = {}
@@ -155,7 +140,7 @@ class Tree(msgspec.Struct, gc=False):
         return found
 
     def keep(self, nodes: Iterable[int]) -> "Tree":
-        """Copy these nodes, as far as their parents are among them, and number them anew."""
+        """Copy nodes, as far as their parents are among them, and renumber them."""
         places = {0: 0}
         for node in sorted(nodes):
             if self.parents[node - 1] in places:
@@ -170,7 +155,6 @@ class Tree(msgspec.Struct, gc=False):
         )
 
     def of(self, drafters: Collection[str]) -> "Tree":
-        """Return the nodes that any of these drafters proposed, as far as their parents are; the tree itself if all."""
         if self._lone_proposer() in drafters:
             return self
         theirs = frozenset(drafters)
@@ -178,13 +162,11 @@ class Tree(msgspec.Struct, gc=False):
         return self if all(is_theirs) else self.keep(compress(range(1, len(self) + 1), is_theirs))
 
     def _lone_proposer(self) -> str | None:
-        """Return the drafter that alone proposed every node, as in most trees; None: there are several, or no node."""
         proposers = self.proposers
         is_lone = proposers and len(proposers[0]) == 1 and proposers.count(proposers[0]) == len(proposers)
         return proposers[0][0] if is_lone else None
 
     def cut(self, nodes: int) -> "Tree":
-        """Return the first `nodes` nodes, those of the highest survival; the tree itself if it has no more."""
         if nodes >= len(self.tokens):
             return self
         return Tree(
@@ -200,8 +182,6 @@ NO_TREE: Final = Tree()
 
 
 class Verdict(msgspec.Struct, gc=False):
-    """The target's answer to one tree: the accepted nodes, root to leaf, and the tokens to commit."""
-
     path: list[int]  # accepted nodes, from 1; empty when no draft token was right
     tokens: list[int]  # tokens on the path, then the target's own next token
     logprobs: list[TokenLogprobs] = []  # of each token, if the request wants them
@@ -210,38 +190,31 @@ class Verdict(msgspec.Struct, gc=False):
     cut: int | None = None  # the right node that the path ends above because it left the pass early
 
     def proposers(self, tree: Tree) -> list[str]:
-        """Name the proposer of each of `tokens`: its most confident drafter, or the target."""
+        """Name each token's most confident drafter, or the target."""
         proposers = tree.proposers
         return [*[proposers[node - 1][0] for node in self.path], TARGET]
 
 
 class Stops(Protocol):
-    """A request's stop strings (`app.engine.text.stop_strings`)."""
-
     def first(self, tokens: Listed[int], start: int, run: Listed[int], *, is_end: bool) -> int | None:
-        """Return the index into `run` of the token that completes a stop string.
+        """Return the index into `run` of the token that completes a stop string, or None.
 
-        None: no token does. `run` follows `tokens`, of which the answer begins at `start`.
+        `run` follows `tokens`, in which the answer begins at `start`.
         """
         ...
 
 
 class Grammar(Protocol):
-    """The form of a request's answer (`app.engine.text.grammar`)."""
-
     def mask(self, generated: Listed[int]) -> np.ndarray | None:
-        """Return the tokens that may follow, (V,) bool.
-
-        None where `generated` is not allowed itself.
-        """
+        """Return the tokens that may follow, (V,) bool; None where `generated` is not allowed."""
         ...
 
 
 @dataclass(slots=True)
 class CachedSequence:
-    """A sequence as engine and drafters see it: tokens, the first `cached` of them with KV.
+    """A sequence as engine and drafters see it, the first `cached` of its tokens with KV.
 
-    `cached`, `pages`, `named` and `page_names` are written by `app.engine.kv` alone.
+    `app.engine.kv` alone writes `cached`, `pages`, `named` and `page_names`.
     """
 
     id: str
@@ -257,19 +230,15 @@ class CachedSequence:
 
     @classmethod
     def of(cls, record: Record, tokens: list[int]) -> "CachedSequence":
-        """Begin a request's sequence, with nothing cached."""
         return cls(record.id, tokens, record.sampling, record.tenant, record.logprobs)
 
     @property
     def uncached(self) -> int:
-        """Count the tokens whose keys and values are still to be computed."""
         return len(self.tokens) - self.cached
 
 
 @dataclass(slots=True)
 class Sequence:
-    """A request as its verifier runs it."""
-
     record: Record
     kv: CachedSequence
     stats: Stats = field(default_factory=Stats)
@@ -282,27 +251,22 @@ class Sequence:
     age: tuple[float, str] = field(init=False)  # sorts the oldest first
 
     def __post_init__(self) -> None:
-        """Find its age."""
         self.age = self.record.created_s, self.record.id
 
     @property
     def tokens(self) -> list[int]:
-        """Return the tokens of the prompt and those committed."""
         return self.kv.tokens
 
     @property
     def generated(self) -> int:
-        """Count the tokens committed after the prompt."""
         return len(self.kv.tokens) - len(self.record.prompt_ids)
 
     @property
     def cached(self) -> int:
-        """Count the tokens whose keys and values are cached."""
         return self.kv.cached
 
     @property
     def uncached(self) -> int:
-        """Count the tokens whose keys and values are still to be computed."""
         kv = self.kv
         return len(kv.tokens) - kv.cached
 
@@ -321,22 +285,15 @@ class Sequence:
         )
 
     def _mask(self, history: Listed[int]) -> np.ndarray | None:
-        """Return the allowed tokens, (V,) bool (see `Mask`).
-
-        None, too, after a history that the grammar does not allow; the target never gets there.
-        """
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
 
 class BatchEntry(msgspec.Struct, gc=False):
     """One sequence's rows in a batch: tokens from `start` on, then the nodes of `tree` below.
 
-    `final`: the rows reach the sequence's end, so the target's token is wanted at the last row and
-    at every node; otherwise they are a chunk of a prompt. `forks` is filled when pages are
-    reserved.
-
-    With `may_exit` the forward may drop nodes on its way, and those below them: they count as not
-    right, and are listed in `pruned`.
+    `final`: the rows reach the sequence's end, so tokens are wanted at the last row and at every node; else they are a
+    prompt's chunk. With `may_exit` the forward may drop nodes, and those below them: they count as wrong, and are
+    listed in `pruned`.
     """
 
     sequence: CachedSequence
@@ -352,18 +309,17 @@ class BatchEntry(msgspec.Struct, gc=False):
 
     @property
     def silent(self) -> int:
-        """Return the number of its rows without logits: the tokens of a prompt, but for the last of all."""
+        """Count the rows without logits."""
         return len(self.tokens) - self.final
 
 
 @dataclass(slots=True)
 class Fork:
-    """A side branch of a tree: the nodes of `path` from `first` on are its own.
+    """A side branch of a tree: the nodes of `path`, which ends at a leaf, from `first` on are its own.
 
-    `path` leads from below the root to a leaf. The branch leaves the main one at `path[leaves]`;
-    the nodes from there to `first` belong to an earlier fork too. All from `leaves` on live in
-    `pages`, copies of the sequence's last pages: so every branch looks like a plain chain, and a
-    row's sums are added in the same order as they would be in one.
+    The nodes from `leaves` on, where it leaves the main branch, to `first` belong to an earlier fork. All from
+    `leaves` on live in `pages`, copies of the sequence's last pages: every branch is laid out as a plain chain, and a
+    row's sums are added in the same order as in one.
     """
 
     path: list[int]  # nodes, root excluded
@@ -373,8 +329,6 @@ class Fork:
 
 
 class Guess(NamedTuple):
-    """A drafter model's best and second best next token, with the probability of each."""
-
     token: int
     confidence: float
     second: int

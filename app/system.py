@@ -1,4 +1,4 @@
-"""Write files whole or not at all, give back memory, and look up processor and libraries."""
+"""Write files atomically, give back memory, and look up processor and libraries."""
 
 import ctypes
 import os
@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file, which replaces an older one in one step."""
     make_whole(path, lambda scratch: scratch.write_text(text))
 
 
@@ -23,14 +22,13 @@ def make_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def trim_heap() -> None:
-    """Give what is free in the heap back to the system, where the C library can: loading leaves tens of megabytes."""
+    """Return free heap memory to the system, with glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
 
 
 def processor() -> str:
-    """Look up the processor's model name, or what the system calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,7 +38,7 @@ def processor() -> str:
 
 
 def installed(library: str) -> str | None:
-    """Look up a library's version; None if it is not installed."""
+    """None if it is not installed."""
     try:
         return version(library)
     except PackageNotFoundError:

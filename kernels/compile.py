@@ -1,8 +1,8 @@
-"""Compile every Triton kernel for a GPU that is not there, and read what it needs.
+"""Compile every Triton kernel without a GPU, and report what it needs.
 
-A case calls a kernel's own launcher on meta tensors, while Triton's launch is replaced by a compilation with the same
-specialisation; pointers count as aligned to 16 bytes. `python -m kernels.compile` prints one JSON line for each kernel,
-in a process of its own in which TRITON_INTERPRET is not set.
+A case calls a kernel's launcher on meta tensors, with Triton's launch replaced by a compilation of the same
+specialisation; pointers count as aligned to 16 bytes. `python -m kernels.compile` prints a JSON line for each kernel,
+in a process without TRITON_INTERPRET.
 """
 
 import contextlib
@@ -40,8 +40,6 @@ OTHER_DTYPES_ON = (80, 90)  # models come in bfloat16: what another dtype change
 
 @dataclass(frozen=True, slots=True)
 class CompileCase:
-    """One way to call a launcher. `launch` makes its own meta tensors."""
-
     name: str
     launch: Callable[[], object]
     has_dot: bool = False  # one of the kernels it launches must use tensor cores
@@ -72,8 +70,6 @@ class Compiled:
 
 
 class NoGPU:
-    """A stand-in for Triton's driver, as far as a compilation calls it."""
-
     def __init__(self, capability: int) -> None:
         self.capability = capability
 
@@ -91,7 +87,7 @@ class NoGPU:
 
 
 def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
-    """Compile the kernels that `case` launches for sm_<capability>. Raises RuntimeError if it launches none."""
+    """Raises RuntimeError if `case` launches no kernel."""
     with _launches_compile(capability) as seen:
         case.launch()
     if not seen:
@@ -101,7 +97,7 @@ def compiled(module: str, case: CompileCase, capability: int) -> list[Compiled]:
 
 @contextlib.contextmanager
 def _launches_compile(capability: int) -> Iterator[list[Any]]:
-    """Make `kernel[grid](...)` compile only, for as long as the context lasts; yield the list of what was compiled."""
+    """Make `kernel[grid](...)` compile only, within the context; yield the list of compilations."""
     seen: list[Any] = []
     launch = JITFunction.run
 
@@ -149,7 +145,6 @@ def _cuobjdump(cubin: bytes, what: str) -> str:
 
 
 def main() -> None:
-    """Compile for the capabilities in the arguments, all if none are given."""
     for capability in map(int, sys.argv[1:] or CAPABILITIES):
         for module in MODULES:
             for case in importlib.import_module(module).compile_cases():

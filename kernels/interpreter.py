@@ -1,4 +1,4 @@
-"""Let Triton's interpreter prepare itself once a process: at each call it takes a quarter of a launch's time."""
+"""Let Triton's interpreter prepare itself once a process, which saves a quarter of each launch's time."""
 
 import functools
 
@@ -10,7 +10,7 @@ _LANGUAGE = (tl, core)  # the interpreter looks for both among a function's glob
 
 
 def prepare_once() -> None:
-    """Replace the functions of `triton.language` for as long as the process lives: nothing is compiled in it."""
+    """Replace the functions of `triton.language` for the process's life: it can compile nothing."""
     interpreter._patch_lang(prepare_once)
     interpreter._patch_lang = lambda _: interpreter._LangPatchScope()
     of_type = interpreter._get_np_dtype  # makes a table of all types at each call

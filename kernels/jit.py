@@ -1,7 +1,7 @@
 """Compile the CPU's kernels with numba, without the interpreter's lock, once a machine.
 
-Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named after a digest of the sources: numba
-itself looks only at the file of the outermost function.
+Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named by a digest of all sources: numba checks
+only the outermost function's file.
 """
 
 import fcntl
@@ -42,10 +42,9 @@ def entry(function: F) -> F:
 
 
 class Native:
-    """A kernel that compiled code calls by its address; compiled, and kept, when the address is first read."""
+    """A kernel that compiled code calls by its address, compiled and cached when the address is first read."""
 
     def __init__(self, function: Callable[..., None], name: str, arguments: int) -> None:
-        """Take a function of so many integers, and a name that no other kernel has."""
         function.__name__ = function.__qualname__ = name
         self._function = function
         self._signature = types.void(*[types.intp] * arguments)
@@ -67,18 +66,13 @@ class Native:
 
 
 class _NamedCache(FunctionCache):
-    """numba's cache, by a function's name alone:
-
-    its own key hashes what a closure holds, which no two processes write alike.
-    """
+    """Cache by a function's name: numba's key hashes a closure's contents, which differ between processes."""
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return sig, codegen.magic_tuple(), self._py_func.__qualname__
 
 
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
-    """Return `save` behind a lock that all processes share: numba's index is read and written again without one."""
-
     def locked(*args: Any) -> None:
         with lock.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -98,7 +92,6 @@ def compiled_once(lock: Path, compile_: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """Hold a lock for the block; go on without it where it cannot be had."""
     try:
         file = lock.open("a")
     except OSError:  # a folder that is not ours to write: nothing can be kept there, either

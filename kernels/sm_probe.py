@@ -1,8 +1,8 @@
-"""Find out on which multiprocessors of a GPU the current stream's kernels run, from the hardware.
+"""Find the multiprocessors of a GPU that the current stream's kernels run on, from the hardware.
 
     out[p] = the number of the multiprocessor that program p runs on
 
-Programs stay for a while, so that they spread over all.
+Programs wait a while, so that they spread over all.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ STAY_NS = 200_000
 
 
 def multiprocessors_reference(total: int, device: torch.device) -> torch.Tensor:  # (PROGRAMS * total,) int32
-    """Return zeros, (PROGRAMS * total,) int32: the specification for a device of one processor, a CPU."""
+    """Return zeros, (PROGRAMS * total,) int32: the specification on a CPU."""
     return torch.zeros(PROGRAMS * total, dtype=torch.int32, device=device)
 
 

@@ -40,9 +40,10 @@ LONG = (
 # first tier alone.
 TIERS = {
     "tests": "unit",
-    "tests/app/assembly/test_local.py": "model",
+    "tests/app/assembly": "model",
     "tests/app/engine": "model",
-    "tests/app/engine/kv": "unit",
+    "tests/app/engine/kv/test_pages.py": "unit",
+    "tests/app/engine/kv/test_sizing.py": "unit",
     "tests/app/engine/text/test_detokenizer.py": "unit",
     "tests/app/local": "process",
     "tests/app/store": "process",
@@ -64,6 +65,7 @@ TIERS = {
     "tests/web": "process",
     "tests/workers": "process",
 }
+DEFAULT_MARKEXPR = "not extended"  # of addopts
 NEED_PROCESS = {"redis_url", "redis_client", "cluster"}  # fixtures
 COLLECTED = pytest.StashKey[set[str]]()
 
@@ -94,7 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def collected(request: pytest.FixtureRequest) -> set[str]:
     """Return the test files that this run collected; skips where it is not of the whole suite."""
     config = request.config
-    if config.option.markexpr or {Path(arg).resolve() for arg in config.args} != {config.rootpath / "tests"}:
+    if config.option.markexpr != DEFAULT_MARKEXPR or {Path(arg).resolve() for arg in config.args} != {
+        config.rootpath / "tests"
+    }:
         pytest.skip("a part of the suite")
     return config.stash[COLLECTED]
 

@@ -26,7 +26,7 @@ from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record
 from app.pipeline import LocalPipeline, SentTree, draft_and_fuse, run_round
 from app.policy import Policy
-from app.request import ChatMessage, Sampling, SpeculationBounds
+from app.request import ChatMessage
 from app.speculation.drafter_pool import DrafterPool
 from app.stages.draft.protocol import Context, Drafter
 from app.state import BatchEntry, CachedSequence, Guess, Tree, page_numbers
@@ -34,6 +34,8 @@ from app.state import Sequence as State
 from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.metrics import VerifierMetrics
+from tests.records import draft_job as draft_job
+from tests.records import record as record
 
 torch.set_num_threads(1)  # on matrices this small a second thread only costs
 
@@ -105,28 +107,6 @@ def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS)
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:
     """Make a tiny model, ready to run."""
     return runner(choose_forward(tiny(family, **overrides)), pages=pages, page_tokens=page_tokens)
-
-
-def record(
-    prompt_ids: Iterable[int],
-    max_tokens: int = 16,
-    *,
-    request_id: str = "r",
-    sampling: Sampling | None = None,
-    speculation: SpeculationBounds | None = None,
-    eos_ids: tuple[int, ...] = (),
-    created_s: float = 0.0,
-) -> Record:
-    """Make an admitted request's record."""
-    return Record(
-        id=request_id,
-        prompt_ids=tuple(prompt_ids),
-        max_tokens=max_tokens,
-        eos_ids=eos_ids,
-        sampling=sampling or Sampling(seed=0),
-        speculation=speculation or SpeculationBounds(),
-        created_s=created_s,
-    )
 
 
 def sequence(tokens: Sequence[int], **rest: Any) -> State:
@@ -421,26 +401,6 @@ def drafted(context: Context, name: str, tokens: Sequence[Any], **rest: Any) -> 
         "confidences": (0.9,) * len(tokens),
     }
     return Draft(**{**values, **rest})
-
-
-def draft_job(
-    request_id: str, tokens: list[int], drafters: tuple[str, ...] = ("a",), is_last: bool = False, due_s: float = 9
-) -> DraftJob:
-    """Make a job of the verifier `v` for a drafter node and the fuser `f`."""
-    return DraftJob(
-        request_id=request_id,
-        verifier="v",
-        fuser="f",
-        base=len(tokens),
-        start=0,
-        tokens=tuple(tokens),
-        prompt_length=1,
-        max_draft_tokens=4,
-        drafters=drafters,
-        sampling=Sampling(),
-        due_s=due_s,
-        is_last=is_last,
-    )
 
 
 def guessing(name: str, *tokens: int, **rest: Any) -> Scripted:

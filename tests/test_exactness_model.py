@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -12,14 +13,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from app.assembly.devices import pruning
 from app.assembly.local import build_local, load_models
 from app.config import Settings
-from app.engine.early_exit.rows import Checkpoint
 from app.engine.step_costs import StepCosts
 from app.engine.target import StepOnCollect
 from app.engine.weights.resolve import target_folder
 from app.messages import Record
 from app.pipeline import LocalPipeline
 from app.policy import Policy
-from app.request import GenerateRequest
+from app.request import GenerateRequest, SpeculationBounds
 from tests import fakes
 from tests.models import model_dir
 
@@ -86,10 +86,18 @@ def plain(threads: None) -> PreTrainedModel:
     return model.eval()
 
 
-def requests(**sampling) -> list[GenerateRequest]:
-    raw = [GenerateRequest(prompt=prompt, raw=True, max_tokens=TOKENS, **sampling) for prompt in RAW]
-    chat = [GenerateRequest(prompt=prompt, max_tokens=TOKENS, **sampling) for prompt in CHAT]
-    return [one for pair in zip(raw, chat, strict=True) for one in pair]
+def requests(*samplings: dict[str, Any]) -> list[GenerateRequest]:
+    """Return a raw and a chat prompt in turn, each pair with the next of the samplings."""
+    found = []
+    for raw, chat, sampling in zip(RAW, CHAT, cycle(samplings or ({},)), strict=False):
+        found.append(GenerateRequest(prompt=raw, raw=True, max_tokens=TOKENS, **sampling))
+        found.append(GenerateRequest(prompt=chat, max_tokens=TOKENS, **sampling))
+    return found
+
+
+def plainly(asked: list[GenerateRequest]) -> list[GenerateRequest]:
+    """Return the same requests without speculation."""
+    return [one.model_copy(update={"speculation": SpeculationBounds(enabled=False)}) for one in asked]
 
 
 def submit(pipeline: LocalPipeline, asked: list[GenerateRequest]) -> list[Record]:
@@ -146,36 +154,30 @@ def test_greedy_text_is_that_of_transformers_generate(pipeline, plain, record_pr
     assert sum(one.by_drafter[shipped].accepted for one in stats if shipped in one.by_drafter) > len(records)
 
 
-@pytest.mark.parametrize("how", [{"temperature": 0.8, "top_p": 0.95}, {"temperature": 1.0, "top_k": 40, "min_p": 0.05}])
-def test_sampled_text_of_a_seed_is_the_same_with_and_without_speculation(pipeline, how):
-    asked = [one.model_copy(update={"seed": i, "max_tokens": 24}) for i, one in enumerate(requests(**how)[:6])]
-    plainly = [
-        one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
-    ]
+def test_sampled_text_of_a_seed_is_the_same_with_and_without_speculation(pipeline):
+    mixed = requests({"temperature": 0.8, "top_p": 0.95}, {"temperature": 1.0, "top_k": 40, "min_p": 0.05})
+    asked = [one.model_copy(update={"seed": i, "max_tokens": 24}) for i, one in enumerate(mixed[:8])]
     pool = pipeline.verifier.speculation.pool
     pipeline.verifier.follow(pool, Policy(prefill_chunk_tokens=16))
     on = submit(pipeline, asked)
     pipeline.verifier.follow(pool, Policy())
-    off = submit(pipeline, plainly)
+    off = submit(pipeline, plainly(asked))
     assert tokens(pipeline, on) == tokens(pipeline, off)
     assert sum(pipeline.store.snapshot(one.id).stats.accepted for one in on) > 0
     assert sum(pipeline.store.snapshot(one.id).stats.drafted for one in off) == 0
-    (alone,) = submit(pipeline, plainly[3:4])
+    (alone,) = submit(pipeline, plainly(asked[3:4]))
     assert tokens(pipeline, [alone]) == tokens(pipeline, off[3:4])
 
 
-@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "top_p": 0.95}])
-def test_text_of_int8_activations_is_the_same_with_and_without_speculation(rounding, pipeline, how):
-    asked = [one.model_copy(update={"seed": i, "max_tokens": 32}) for i, one in enumerate(requests(**how)[:8])]
-    plainly = [
-        one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
-    ]
-    on, off = submit(rounding, asked), submit(rounding, plainly)
+def test_text_of_int8_activations_is_the_same_with_and_without_speculation(rounding, pipeline):
+    mixed = requests({}, {"temperature": 0.8, "top_p": 0.95})
+    asked = [one.model_copy(update={"seed": i, "max_tokens": 32}) for i, one in enumerate(mixed[:10])]
+    on, off = submit(rounding, asked), submit(rounding, plainly(asked))
     assert tokens(rounding, on) == tokens(rounding, off)
     assert sum(rounding.store.snapshot(one.id).stats.accepted for one in on) > 0
-    (alone,) = submit(rounding, plainly[5:6])
+    (alone,) = submit(rounding, plainly(asked[5:6]))
     assert tokens(rounding, [alone]) == tokens(rounding, off[5:6])
-    exact = tokens(pipeline, submit(pipeline, plainly))
+    exact = tokens(pipeline, submit(pipeline, plainly(asked)))
     pairs = zip(tokens(rounding, off), exact, strict=True)
     alike = [a == b for text, other in pairs for a, b in zip(text, other, strict=False)]
     print(f"\ntokens that are float32's, place by place: {sum(alike)} of {len(alike)}")
@@ -184,34 +186,17 @@ def test_text_of_int8_activations_is_the_same_with_and_without_speculation(round
 
 def test_penalised_text_is_the_same_with_and_without_speculation(pipeline):
     shape = {"frequency_penalty": 0.7, "presence_penalty": 0.3, "logit_bias": {284: 1.5, 28: -2.0}}
-    asked = [one.model_copy(update={"max_tokens": 20}) for one in requests(**shape)[:4]]
-    plainly = [
-        one.model_copy(update={"speculation": one.speculation.model_copy(update={"enabled": False})}) for one in asked
-    ]
-    assert tokens(pipeline, submit(pipeline, asked)) == tokens(pipeline, submit(pipeline, plainly))
+    asked = [one.model_copy(update={"max_tokens": 20}) for one in requests(shape)[:4]]
+    assert tokens(pipeline, submit(pipeline, asked)) == tokens(pipeline, submit(pipeline, plainly(asked)))
 
 
-class RandomPruner:
-    """Reject nodes at random, at two checkpoints."""
-
-    checkpoints = (Checkpoint(9, 0.8), Checkpoint(20, 0.5))
-
-    def __init__(self) -> None:
-        self._lot = np.random.default_rng(0)
-
-    def rejects(self, layer, states, tokens):
-        return self._lot.random(len(tokens)) < 0.2
-
-
-@pytest.mark.parametrize("rule", ["random", "rank"])
-def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, monkeypatch, rule):
+def test_rows_that_leave_early_change_no_text_and_no_bit_of_others(pipeline, monkeypatch):
+    """By the shipped rank test; tests/app/engine/early_exit/test_rows.py has any rule, on tiny models."""
     runner = pipeline.verifier.target
-    predictor = RandomPruner()
-    if rule == "rank":
-        settings = Settings().changed(pruning="on")
-        monkeypatch.setattr(runner, "predictor", None)
-        pruning(runner, target_folder(settings), settings)
-        predictor = runner.predictor
+    settings = Settings().changed(pruning="on")
+    monkeypatch.setattr(runner, "predictor", None)
+    pruning(runner, target_folder(settings), settings)
+    predictor = runner.predictor
     asked = [one.model_copy(update={"max_tokens": 16}) for one in requests()[:4]]
     plain = tokens(pipeline, submit(pipeline, asked))
     forward, dropped = runner.forward, []

@@ -1,7 +1,7 @@
-"""Authenticate a call: its Authorization header in, the caller's API key and tenant out, or 401.
+"""Authenticate a call by its Authorization header: the caller's API key and tenant, or 401.
 
-If keys are in use, every route but the public ones needs one: `Authorization: Bearer <key>`, as OpenAI's clients send
-it. No cookies, so another site cannot act for a visitor.
+With keys in use, every route but the public ones needs `Authorization: Bearer <key>`. No cookies, so another site
+cannot act for a visitor.
 """
 
 from flask import Flask, g, request
@@ -38,7 +38,7 @@ def install(app: Flask, settings: Settings) -> None:
 
 
 def caller() -> ApiKey | None:
-    """Return the key of this call; None if no keys are in use."""
+    """None without keys in use."""
     key: ApiKey | None = g.get("key")
     return key
 
@@ -49,7 +49,7 @@ def tenant() -> str:
 
 
 def may_see(record: Record) -> bool:
-    """Return whether the request is the caller's tenant's; True if no keys are in use."""
+    """True without keys in use."""
     key = caller()
     return key is None or key.tenant == record.tenant
 

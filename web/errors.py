@@ -65,8 +65,6 @@ class Error(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """An error."""
-
     error: Error
 
 
@@ -80,16 +78,11 @@ class V1Error(BaseModel):
 
 
 class V1ErrorAnswer(BaseModel):
-    """An error as OpenAI's clients know it."""
-
     error: V1Error
 
 
 class InvalidBody(Exception):
-    """A body does not fit its model; a ValidationError elsewhere is the server's fault.
-
-    `names`: the caller's names of fields, if they differ from the model's.
-    """
+    """`names`: the caller's names of fields, if they differ from the model's."""
 
     def __init__(self, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
         super().__init__(str(error))
@@ -109,7 +102,6 @@ def error_body(message: str, field: str | None = None, details: list[Detail] | N
 
 
 def v1_error_body(status: int, message: str, field: str | None = None, kind: str = "") -> str:
-    """Make the JSON of an error in OpenAI's shape, for responses and for streams."""
     default = "invalid_value" if status == 400 else None
     error = V1Error(
         message=message,

@@ -32,7 +32,7 @@ def create_app(
     """Wire pages, APIs and error responses to `deployment`.
 
     Once `leaving` is set, /healthz tells a proxy so; once `stopping` is set, running streams end. `names`: host names
-    of this process, beside those of the settings. Raises KeysUnreadable.
+    of this process. Raises KeysUnreadable.
     """
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES

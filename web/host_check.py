@@ -1,7 +1,6 @@
-"""Check the Host header against a list of allowed names; refuse others with 421.
+"""Refuse Host headers outside a list of allowed names with 421.
 
-This protects a server without keys from DNS rebinding, where a page's host name resolves to this machine. An address is
-always allowed: no page can have it as its origin and come from elsewhere.
+This protects a server without keys from DNS rebinding. An address is always allowed: it cannot be rebound.
 """
 
 import ipaddress
@@ -20,7 +19,7 @@ LOOPBACK = ".localhost"  # and all below it: browsers resolve these to this mach
 def install(app: Flask, settings: Settings, own: Sequence[str]) -> None:
     """Refuse names other than loopback's, the settings' and the process' `own`.
 
-    If keys are in use, check only if the settings name hosts.
+    With keys in use, check only if the settings name hosts.
     """
     if settings.keys is not None and not settings.hosts:
         return

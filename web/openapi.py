@@ -32,7 +32,6 @@ BODY_REFUSALS = {
 
 
 def blueprint(app: Flask, settings: Settings) -> Blueprint:
-    """Make the one route: it serves the document of the routes that `app` has by now."""
     routes = Blueprint("openapi", __name__)
     found = document(app, settings)
 
@@ -44,7 +43,6 @@ def blueprint(app: Flask, settings: Settings) -> Blueprint:
 
 
 def document(app: Flask, settings: Settings) -> dict[str, Any]:
-    """Make an OpenAPI 3.1 document of the app's API routes."""
     rules = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith(APIS)]
     operations = [(rule, _operation(app, rule)) for rule in rules]
     refs, schemas = _schemas([operation for _, operation in operations])
@@ -71,7 +69,6 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
 
 
 def _operation(app: Flask, rule: Rule) -> Operation:
-    """Return a route's description; without one the server does not start."""
     operation: Operation = getattr(app.view_functions[rule.endpoint], OPERATION)
     return operation
 
@@ -80,7 +77,6 @@ Refs = dict[tuple[type[BaseModel], str], dict[str, Any]]
 
 
 def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
-    """Return references to the schemas of all models, and these schemas by name."""
     wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = []
     wanted += [(each.body, "validation") for each in operations if each.body is not None]
     wanted += [(answer, "serialization") for each in operations for answer in each.answers.values() if answer]
@@ -90,7 +86,6 @@ def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
 
 
 def _bound(fields: dict[str, Any], settings: Settings) -> None:
-    """Write this server's bounds into a body's fields: its model, its most tokens."""
     if "model" in fields:
         fields["model"]["enum"] = [settings.model_name]
     for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:

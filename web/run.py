@@ -1,7 +1,7 @@
 """Run the web server of a deployment: `python -m web.run --host 127.0.0.1 --port 8000`.
 
-At the first SIGTERM or SIGINT it serves the running calls to their end, for up to PACELINE_DRAIN_S; at the second it
-ends. Loads neither torch nor transformers.
+At the first SIGTERM or SIGINT it finishes the running calls, for up to PACELINE_DRAIN_S; at the second it ends. Loads
+neither torch nor transformers.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""Serve the application over HTTP with waitress: one process, a thread a request, until a flag is set.
-
-Waitress writes to the socket as soon as output is made, so streams are not held back.
-"""
+"""Serve the application over HTTP with waitress: one process, a thread a request."""
 
 import resource
 import socket
@@ -52,8 +49,8 @@ class WebServer:
     def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
         """Serve until `stopping`, which ends streams; then wait up to five seconds for requests.
 
-        At `leaving`, first serve the running calls to their end, for up to `drain_s`, and new ones for NOTICE_S, in
-        which a proxy learns from /healthz to send no more.
+        At `leaving`, first finish the running calls, for up to `drain_s`, and take new ones for NOTICE_S, in which a
+        proxy notices /healthz.
         """
         leaving = leaving or stopping
         try:

@@ -1,1 +1,1 @@
-"""Run the pipeline's segments in worker processes: Celery tasks, mailboxes, heartbeats."""
+"""Run the pipeline in worker processes."""

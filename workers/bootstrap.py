@@ -1,4 +1,4 @@
-"""Serve one role until SIGTERM: its service, the doorbell task, and a Celery worker around them."""
+"""Serve one role until SIGTERM: its service, the doorbell task, and a Celery worker."""
 
 import gc
 import importlib
@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 
 def serve(role: str, node: str, settings: Settings) -> None:
-    """Open the deployment, let the role register its tasks, and work until it is stopped."""
     deployment = Deployment.open(settings)
     if role == "beat":
         run_beat(deployment, node)

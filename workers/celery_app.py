@@ -1,7 +1,7 @@
-"""Make the Celery application: one Redis for broker and results, JSON only, one task at a time.
+"""Make the Celery application, and name its tasks and queues.
 
-Names of tasks and queues are here. Tasks are registered in `workers/tasks/{generate,steer,doorbell}.py`;
-`workers/bootstrap.py` starts the Celery worker, `workers/roles/beat.py` Celery's scheduler.
+One Redis for broker and results, JSON only, one task at a time. `workers/bootstrap.py` starts the Celery worker,
+`workers/roles/beat.py` Celery's scheduler.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not 
 
 
 def make_celery(settings: Settings) -> Celery:
-    """Make the application on the settings' Redis. Raises StoreUnavailable without a URL."""
+    """Raises StoreUnavailable without a URL."""
     if settings.redis_url is None:
         raise StoreUnavailable("PACELINE_REDIS_URL is not set: set it, or let `paceline up` start a Redis")
     where = RedisUrl.parse(settings.redis_url)
@@ -74,7 +74,6 @@ def make_celery(settings: Settings) -> Celery:
 
 
 def _celery_urls(where: RedisUrl) -> tuple[str, str]:
-    """Write the URLs of broker and results for kombu and Celery, which take TLS and Sentinels as settings."""
     user, password = (quote(where.login.get(part, ""), safe="") for part in ("username", "password"))
     login = f"{user}:{password}@" if where.login else ""
     if where.socket:
@@ -100,8 +99,8 @@ def _sentinels(where: RedisUrl) -> dict[str, Any]:
 
 
 def _unacked(namespace: str) -> dict[str, object]:
-    """Keep taken, unacknowledged tasks apart from other applications' on the same Redis: ours return seconds after
-    their worker was killed, while theirs may run for hours.
+    """Keep unacknowledged tasks apart from other applications' on the same Redis: ours return seconds after a kill,
+    while theirs may run for hours.
     """
     return {
         "queue_order_strategy": "priority",  # queues in the order in which they are given
@@ -124,5 +123,4 @@ def public_queues(settings: Settings) -> dict[str, str]:
 
 
 def mailbox_queue(settings: Settings, mailbox: str) -> str:
-    """Name the Celery queue of a mailbox's doorbell: its worker's own, or control's."""
     return control_queue(settings) if mailbox == "settle" else f"{settings.namespace}.{mailbox}"

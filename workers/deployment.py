@@ -57,8 +57,6 @@ MOST_ADMISSIONS = 4096  # between two heartbeats
 
 
 class Deployment:
-    """The stores and mailboxes that all processes share, and what submits requests to them."""
-
     def __init__(self, settings: Settings, celery: Celery, tokenizer: Tokenizer) -> None:
         assert settings.redis_url is not None  # make_celery has refused that
         self._client = client = connect(settings.redis_url)
@@ -89,20 +87,19 @@ class Deployment:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Connect as the settings say. Raises StoreUnavailable, ModelRefused."""
+        """Raises StoreUnavailable, ModelRefused."""
         folder = resolve(settings.model, settings.home, log.info)
         with refusing(folder):
             tokenizer = Tokenizer(folder)
         return cls(settings, make_celery(settings), tokenizer)
 
     def close(self) -> None:
-        """Close the connections: for a process that opens many deployments."""
         self.feed.close()
         self._client.close()
         self.celery.close()
 
     def exchange_stats(self, stats: SharedStats) -> StatsExchange:
-        """Load the deployment's `stats`; a heartbeat's task exchanges them from then on. Raises StoreUnavailable."""
+        """Load the deployment's `stats`, to be exchanged by the heartbeat. Raises StoreUnavailable."""
         exchange = StatsExchange(stats, self.shared_stats)
         exchange.beat()
         return exchange
@@ -115,10 +112,10 @@ class Deployment:
         tenant: str = PUBLIC_TENANT,
         task: str | None = None,
     ) -> Record:
-        """Admit, store and place a request. Submitting it again under the same id changes nothing.
+        """Admit, store and place a request, once for an id.
 
-        A stored request is accepted: if placing fails, `workers.recovery` repeats it. `task`: the context of the Celery
-        task that submitted it. Raises InvalidRequest, QueueFull, StoreUnavailable.
+        A stored request is accepted: if placing fails, `workers.recovery` repeats it. `task`: the context of its Celery
+        task. Raises InvalidRequest, QueueFull, StoreUnavailable.
         """
         start_s, request_id = time.time(), request_id or uuid.uuid4().hex
         drafters = self._drafters() if request.speculation.drafters else None
@@ -154,7 +151,7 @@ class Deployment:
         return record
 
     def reject(self, request: GenerateRequest, request_id: str, task: str, error: str) -> None:
-        """Store a task's request as failed, so that it cannot be admitted afterwards; a known one stays as it is.
+        """Store a task's request as failed, so that it cannot be admitted afterwards; a known one is unchanged.
 
         Raises InvalidRequest.
         """
@@ -164,15 +161,14 @@ class Deployment:
             self.post(SETTLE, [Settle(request_id=request_id)])
 
     def _drafters(self) -> set[str]:
-        """List the drafters that a request may name: alive, or in the settings, since one may come back."""
         alive = {name for node in self.nodes.live("draft") for name in node.info.get("drafters", ())}
         named = {drafter_folder(name).name for name in self.settings.drafters}
         return alive | named | set(model_free_names(self.settings, self.tokenizer))
 
     def place(self, request_id: str, target: str = "") -> None:
-        """Give an unowned request to a verifier, of the `target` that its tokens are of.
+        """Give an unowned request to a live verifier, of the `target` of its tokens, if there is one.
 
-        Without a live one it waits: `workers.recovery` places it later.
+        `workers.recovery` repeats it.
         """
         live = serving(self.nodes.live("verify"), self.tokenizer.sha256, target)
         held = self.requests.held(node.owner for node in live) if len(live) > 1 else {}
@@ -181,7 +177,6 @@ class Deployment:
             self.post(mailbox_of("verify", node.name), [ToVerifier(adopt=(request_id,))])
 
     def post(self, mailbox: str, messages: Iterable[Mail]) -> None:
-        """Put messages into a mailbox; ring its doorbell if no process attends."""
         self.post_all({mailbox: messages})
 
     def post_all(self, mail: Mapping[str, Iterable[Mail]]) -> None:
@@ -194,7 +189,7 @@ class Deployment:
             self.ring(mailbox)
 
     def ring(self, mailbox: str) -> None:
-        """Send the doorbell task to the mailbox's worker. `workers.recovery` repeats a ring that fails."""
+        """`workers.recovery` repeats a failed ring."""
         queue = mailbox_queue(self.settings, mailbox)
         try:
             self.celery.send_task(ATTEND, args=[mailbox], queue=queue, expires=DOORBELL_TTL_S, ignore_result=True)
@@ -203,7 +198,6 @@ class Deployment:
 
 
 def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVerifier]:
-    """Put each verifier's fused trees into one message, for one batch."""
     found: dict[str, list[TreeMessage]] = {}
     for mailbox, tree in trees:
         found.setdefault(mailbox, []).append(tree)
@@ -211,7 +205,6 @@ def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVe
 
 
 def paths_by_mailbox(paths: Iterable[tuple[str, SharedPath]]) -> dict[str, list[ToDrafter]]:
-    """Put the shared paths of each drafter node into one message, for one pass."""
     found: dict[str, list[SharedPath]] = {}
     for mailbox, path in paths:
         found.setdefault(mailbox, []).append(path)

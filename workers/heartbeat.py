@@ -1,7 +1,6 @@
 """Beat for a worker process: a thread that renews its leases, reports its progress, and runs its regular tasks.
 
-The leases of a frozen process expire, so others take over. A process that hangs in one step has a heartbeat without
-progress; after HUNG_S the heartbeat ends it, so that it is started again.
+After HUNG_S without progress it ends the process, so that it is started again.
 """
 
 import faulthandler
@@ -144,7 +143,6 @@ class Heartbeat(threading.Thread):
                 log.exception("a heartbeat failed")
 
     def _renew(self) -> bool:
-        """Renew the leases of the node and its mailboxes; False if another process has the node's name."""
         progress_s = time.time() - self._busy_for_s()
         info = {**self._info(), "pid": os.getpid(), "busy": round(self._load_fraction.read(time.monotonic()), 3)}
         is_ours = self._deployment.nodes.beat(self.kind, self.node, self.owner, progress_s=progress_s, info=info)
@@ -173,8 +171,6 @@ class Heartbeat(threading.Thread):
 
 
 class HangWatch:
-    """Measure how long one piece of work has taken while the process ran. For one thread."""
-
     def __init__(self, longest_look_s: float) -> None:
         """Count at most `longest_look_s` between two looks: in the rest the whole process was frozen."""
         self._longest_look_s = longest_look_s
@@ -195,8 +191,6 @@ DECAY = 0.6  # of the past with each look; a heartbeat looks twice a second
 
 
 class LoadFraction:
-    """Measure which part of the time a thread works. All times are monotonic seconds."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worked_s = 0.0  # since the last look

@@ -16,7 +16,6 @@ LOGGERS = ("celery.worker.consumer.consumer", "celery.worker.strategy")
 
 
 def redact_celery_log() -> None:
-    """Log from now on that a message was dropped, without its content; print nothing."""
     worker.safe_say = lambda *_: None
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_without_quotation)

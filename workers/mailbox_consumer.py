@@ -1,7 +1,7 @@
-"""Consume a mailbox after its doorbell rang (design D4): all waiting mail is one batch for the handler.
+"""Consume a mailbox after its doorbell (design D4): all waiting mail is one batch for the handler.
 
-After a batch the worker waits for more mail, and leaves by a script that checks that none came meanwhile. A malformed
-item, or a batch on which the handler fails, is dropped with a line in the log: mail is a hint (design D10).
+The worker leaves by a script that checks for new mail. A malformed item, or a batch on which the handler fails, is
+dropped and logged: mail is a hint (design D10).
 """
 
 import logging
@@ -37,8 +37,8 @@ def consume_mailbox(
 ) -> None:
     """Serve the mailbox until it is idle, for at most ATTEND_S; then ring again, so that Celery gets its turn.
 
-    `handle` gets all waiting messages (perhaps none) and returns the seconds that it can wait for more: 0 while it
-    has work left, None if it has none. Between two calls without a wait, mail is looked for if `has_mail` returns True.
+    `handle` gets all waiting messages (perhaps none) and returns the seconds it can wait for more: 0 while it has work
+    left, None if it has none. Between two calls without a wait, mail is read if `has_mail` returns True.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -129,6 +129,5 @@ def _handle(heartbeat: Heartbeat, mailbox: str, handle: Handle[M], messages: lis
 
 
 def _hand_over(deployment: Deployment, heartbeat: Heartbeat, mailbox: str, *, has_work: bool) -> None:
-    """Release the mailbox, and ring its doorbell if mail or work is left."""
     if deployment.mailboxes.release(mailbox, heartbeat.owner) or has_work:
         deployment.ring(mailbox)

@@ -1,6 +1,6 @@
-"""Recover from processes that died: place their requests, ring forgotten mailboxes, fail requests that crash verifiers.
+"""Recover from dead processes: place their requests, ring forgotten mailboxes, fail requests that crash verifiers.
 
-Any process may do it; a lock in Redis allows one at a time.
+Any process may; a lock in Redis allows one at a time.
 """
 
 import logging
@@ -27,7 +27,6 @@ class Recovery:
         self._missed: set[str] = set()
 
     def beat(self) -> None:
-        """Recover if it is time and no other process does. Raises StoreUnavailable."""
         now_s = time.monotonic()
         if now_s - self._recovered_s >= EVERY_S:
             self._recovered_s = now_s
@@ -43,7 +42,7 @@ class Recovery:
 def recover(deployment: Deployment) -> set[str]:
     """Place requests without a live owner, and ring the doorbells of unattended mailboxes.
 
-    Returns the targets that no live verifier has, though requests with tokens of them wait.
+    Returns the targets without a live verifier for whose tokens requests wait.
     """
     live = deployment.nodes.live()
     began: set[str] = set()
@@ -64,7 +63,6 @@ def recover(deployment: Deployment) -> set[str]:
 
 
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
-    """Fail a request that crashed one verifier after the other."""
     reason = f"{strikes} verifiers died with this request before it committed a token"
     log.error("%s", reason, extra=of(request_id))
     try:
@@ -77,7 +75,7 @@ def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
 def _culprit(deployment: Deployment, struck: list[Orphan]) -> Orphan | None:
     """Find the request that crashed the last verifier among those that lost several.
 
-    After a crash each runs alone, the longest waiting first, and those before the culprit commit: so it waits longest.
+    After a crash each runs alone, the longest waiting first; those before the culprit commit, so it waits longest.
     """
     if len(struck) < 2:
         return struck[0] if struck else None

@@ -1,7 +1,7 @@
 """Run one worker process of a deployment until SIGTERM: `python -m workers.run ROLE --node NAME`.
 
 Roles: control, fuse, draft, verify, beat, and engine: a verifier and its drafters in one. Settings come from
-PACELINE_*. How numpy's and torch's threads wait must be in the environment before they are loaded.
+PACELINE_*. Thread settings of numpy and torch must be in the environment before they are loaded.
 """
 
 import argparse

@@ -11,22 +11,17 @@ DRAFTER_THREAD_ENDS_S = 5.0  # a batch of drafts may still be under way
 
 @dataclass(frozen=True, slots=True)
 class RoleService:
-    """A role's service, as its worker process runs it.
-
-    `doorbells`: by mailbox, the function that serves it until it is idle. `drafter_thread`: serves one mailbox all
-    the time, and ends with Celery's worker.
-    """
+    """A role's service, as its worker process runs it."""
 
     heartbeat: Heartbeat
-    doorbells: Mapping[str, Callable[[], None]]
+    doorbells: Mapping[str, Callable[[], None]]  # by mailbox, what serves it until it is idle
     tasks: Sequence[HeartbeatTask] = ()
-    drafter_thread: Thread | None = None
+    drafter_thread: Thread | None = None  # serves one mailbox all the time, and ends with Celery's worker
 
     def begin(self) -> None:
         self.heartbeat.begin(self.tasks)
 
     def ring(self, mailbox: str) -> None:
-        """Serve a mailbox whose doorbell rang; ignore an unknown one."""
         if mailbox in self.doorbells:
             self.doorbells[mailbox]()
 

@@ -1,7 +1,7 @@
 """Adapt kombu's Redis transport to malformed items, a full Redis and lost acks.
 
-kombu ends the worker on the first two, and counts a message whose ack was lost with a connection as unacknowledged for
-ever. Here a malformed item is dropped, and a full Redis is treated like a broken connection, which is opened again.
+kombu ends the worker on the first two, and never recovers a message whose ack was lost. Here a malformed item is
+dropped, and a full Redis is treated like a broken connection.
 """
 
 import logging
@@ -25,8 +25,6 @@ UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # no JSON, or JS
 
 
 class _QoS(kombu_redis.QoS):
-    """Keep the messages that are neither acked nor rejected, at most as many as the worker may prefetch."""
-
     def ack(self, delivery_tag: str) -> None:
         self._release(delivery_tag, super().ack)
 
@@ -67,8 +65,8 @@ SENTINEL_OPTIONS = ("sentinels", "master_name", "sentinel_kwargs")
 class _SentinelChannel(_Channel):
     """Connect to the master that Sentinels name.
 
-    kombu's own channel learns of several Sentinels only from a broker URL of several parts, and after the first
-    error connects by the next part with kombu's own transport.
+    kombu's own channel takes several Sentinels only from a broker URL of several parts, and after the first error uses
+    its own transport.
     """
 
     from_transport_options: tuple[str, ...] = (*_Channel.from_transport_options, *SENTINEL_OPTIONS)  # type: ignore[assignment]

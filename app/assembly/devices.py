@@ -1,4 +1,4 @@
-"""Load the target on the device that the settings name, with its KV cache sized, and divide the machine."""
+"""Load the target on the device that the settings name, size its KV cache, and divide the machine."""
 
 import logging
 from collections.abc import Sequence
@@ -42,12 +42,10 @@ CHUNK_TOKENS = {"cpu": 0, "cuda": 2048}  # of prompts in a step at least; 0: wha
 
 
 def max_sequences(settings: Settings) -> int:
-    """Return the sequences that a verifier runs at once. Raises ModelRefused."""
     return settings.max_sequences or MAX_SEQUENCES[device_of(settings).type]
 
 
 def forget_files(*folders: Path) -> None:
-    """Free what was kept while the models in these folders were loaded; all that is needed is in memory."""
     packed_once.cache_clear()  # its key is the embedding as its file has it
     end_loading(*folders)
 
@@ -68,9 +66,9 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyR
 
 
 def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitController:
-    """Let rows leave the runner's passes early, if the settings say so and the rank test is of this target.
+    """Set up early exit for the runner, if the settings have it and the rank test fits this target.
 
-    Raises ModelRefused for a rank test that cannot be read.
+    Raises ModelRefused.
     """
     plan = settings.plan
     if plan.pruning == "off" or plan.pruner == "none":
@@ -87,14 +85,13 @@ def pruning(runner: AnyRunner, folder: Path, settings: Settings) -> EarlyExitCon
 
 @lru_cache(maxsize=2)
 def _rank_test(folder: Path, target: Path) -> RankTest | None:
-    """Load a rank test; it never changes, so all pipelines of a process share it."""
     return load_rank_test(folder, target)
 
 
 def sides_of(settings: Settings) -> Partition:
     """Divide the cores of a process that verifies and drafts, or the GPU's multiprocessors if both run there.
 
-    Raises InstanceError where that is impossible, ModelRefused where there is no such GPU.
+    Raises InstanceError, ModelRefused.
     """
     drafting = draft_device(settings)
     if drafting.type == "cuda" == device_of(settings).type:
@@ -105,10 +102,9 @@ def sides_of(settings: Settings) -> Partition:
 
 
 def core_splits(runner: AnyRunner, models: Sequence[Forward]) -> PreparedSplits:
-    """Prepare to divide this process's cores between the target of `runner` and drafters' models.
+    """Prepare to give drafters' models none, a quarter or half of the cores, and the target of `runner` the others.
 
-    Drafting gets none, a quarter or a half. Raises InstanceError where the cores cannot be divided, or a model's
-    threads cannot be moved.
+    Raises InstanceError where cores cannot be divided, or a model's threads cannot be moved.
     """
     draft = [model for model in models if isinstance(model, FusedForward)]
     if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward) or len(draft) < len(models):
@@ -119,32 +115,28 @@ def core_splits(runner: AnyRunner, models: Sequence[Forward]) -> PreparedSplits:
 
 
 def draft_device(settings: Settings) -> torch.device:
-    """Return the device of model drafters. Raises ModelRefused."""
     if settings.draft_device == "cuda" and not torch.cuda.is_available():
         raise ModelRefused("PACELINE_DRAFT_DEVICE=cuda, but torch sees no GPU")
     return torch.device(settings.draft_device)
 
 
 def on_another_device(settings: Settings) -> bool:
-    """Tell whether drafters here run on another device than a target here would."""
     return (settings.draft_device == "cuda") != _wants_gpu(settings)
 
 
 def leave_cores_to(*models: Forward) -> None:
-    """Leave the cores to fused forwards, which have teams of their own: torch's threads would only spin."""
     if all(isinstance(model, FusedForward) for model in models):
         torch.set_num_threads(1)
 
 
 def device_of(settings: Settings) -> torch.device:
-    """Return the device of the target. Raises ModelRefused."""
+    """Raises ModelRefused."""
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ModelRefused("PACELINE_DEVICE=cuda, but torch sees no GPU")
     return torch.device("cuda" if _wants_gpu(settings) else "cpu")
 
 
 def _wants_gpu(settings: Settings) -> bool:
-    """Tell whether the target should use CUDA; explicit `device=cuda` needs no GPU to be seen."""
     return settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
 
 

@@ -1,4 +1,4 @@
-"""Build drafters and their node: weights loaded, tokenizers checked against the target's."""
+"""Build drafters and their node; check their tokenizers against the target's."""
 
 import logging
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def build_drafters(settings: Settings) -> list[ModelDrafter]:
 
 
 def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fetch, mailbox: str) -> DrafterNode:
-    """Build a drafter node; several models guess each token together if `fusion` is `token`."""
+    """Build a node; several models guess each token together if `fusion` is `token`."""
     is_shared = settings.plan.fusion == "token" and len(models) > 1
     kvs = (model.draft_kv for model in models)
     token_fusion = TokenFusion(kvs) if is_shared else None
@@ -44,7 +44,7 @@ def build_drafter_node(settings: Settings, models: list[ModelDrafter], fetch: Fe
 
 
 def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
-    """Load the models of the drafters that the settings name, by drafter. Raises ModelRefused."""
+    """Load the models of the drafters that the settings name. Raises ModelRefused."""
     if settings.draft_device == "cuda" and settings.plan.placement != "together" and not on_another_device(settings):
         log.warning('two processes take turns on one GPU; a plan of placement = "together" has one for both')
     torch.set_num_threads(settings.draft_threads)
@@ -56,7 +56,6 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
 
 
 def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
-    """Build a model drafter around each guesser."""
     return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in guessers.items()]
 
 
@@ -78,7 +77,6 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:
-    """Refuse a drafter whose tokens do not mean what the target's do, by its card or its own tokenizer."""
     card = card_of(folder)
     found = card.get("tokenizer_sha256") if card else tokenizer_sha256(folder)
     if found != tokenizer_sha256(target):

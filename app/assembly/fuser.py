@@ -23,10 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: Own = none_here) -> "Fuser":
-    """Build a fuser with the model-free drafters of the settings' plan. Raises ModelRefused.
-
-    `own` knows the sequences of the verifier in the same process.
-    """
+    """Raises ModelRefused. `own` returns the tokens of sequences whose verifier runs in the same process."""
     from app.fuser.fuser import Fuser  # numba: web and control name drafters, and run none
 
     drafters: list[Drafter] = []
@@ -44,10 +41,7 @@ def model_free_names(settings: Settings, tokenizer: Tokenizer) -> tuple[str, ...
 
 
 def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
-    """Return the folder of the store of phrases; None without one, or if its tokenizer is another one.
-
-    The default store does not fit every target, so that is no error.
-    """
+    """Return None for a store of another tokenizer, too."""
     if settings.phrases == "none":
         return None
     folder = drafter_folder(settings.phrases)
@@ -63,7 +57,7 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
 
 @lru_cache(maxsize=2)
 def phrases(folder: Path, vocab_size: int, home: Path) -> "Phrases":
-    """Load the store of a folder; it never changes, so all fusers of a process share it. Raises ModelRefused."""
+    """Load a phrase store once a process. Raises ModelRefused."""
     from app.stages.draft.phrases import load_phrases  # numba, as above
 
     return load_phrases(folder, vocab_size, home / "phrases")

@@ -1,4 +1,4 @@
-"""Build the whole pipeline in one process, over models that several pipelines may share."""
+"""Build the whole pipeline in one process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,6 @@ MAILBOX = "local"
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Hold the models and measurements that several pipelines in one process share; no request's state."""
-
     runner: AnyRunner
     costs: str  # step costs as JSON: each pipeline corrects its own
     guessers: Mapping[str, AnyGuesser]  # by drafter
@@ -37,7 +35,7 @@ def load_models(settings: Settings) -> Models:
 
 
 def build_local(settings: Settings, models: Models | None = None) -> LocalPipeline:
-    """Build a pipeline, over `models` if they are loaded already. Raises ModelRefused."""
+    """Raises ModelRefused."""
     models = models or load_models(settings)
     store = MemoryStore(ttl_s=settings.request_ttl_s)
     measured = measured_target(settings, models.runner, StepCosts.loads(models.costs), models.tokenizer)

@@ -51,10 +51,10 @@ def build_verifier(
     tokenizer: Tokenizer | None = None,
     prepare_splits: Callable[[AnyRunner], Splits] | None = None,
 ) -> Verifier:
-    """Build a verifier with its model loaded, checked and measured. Raises ModelRefused.
+    """Load, check and measure the target, and build its verifier. Raises ModelRefused.
 
-    `tokenizer`: the target's, where the process has it already. `prepare_splits` makes, for the loaded
-    target, the ways to divide the machine; without it there is one.
+    `tokenizer`: the target's, if it is loaded. `prepare_splits` makes, for the loaded target, the ways to divide the
+    machine; by default there is one.
     """
     runner, costs, tokenizer = load_target(settings, tokenizer)
     target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
@@ -88,10 +88,7 @@ def load_target(settings: Settings, tokenizer: Tokenizer | None = None) -> tuple
 
 
 def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tokenizer: Tokenizer) -> MeasuredTarget:
-    """Bundle a loaded target with its costs, and early exit where the settings allow it.
-
-    Raises ModelRefused.
-    """
+    """Bundle a loaded target with its costs and early exit. Raises ModelRefused."""
     folder = target_folder(settings)
     early_exit = pruning(runner, folder, settings)
     forget_files(folder)
@@ -117,10 +114,8 @@ def verifier_over(
 ) -> Verifier:
     """Build a verifier around a target, with the strategies that the settings select.
 
-    `target`: the target's id, which its requests keep. `agreement` rates drafts where CoSine's
-    routing is selected. Without a tokenizer no request may have stop strings or a form to keep.
-    `splits`: how the machine can be divided; None: not at all. `planner` and `overlapping` replace what the plan
-    names.
+    `target`: the target's id, which its requests keep. `agreement` rates drafts for CoSine's routing. Without a
+    tokenizer requests cannot have stop strings or a schema. `planner` and `overlapping` replace what the plan names.
     """
     plan, splits = settings.plan, splits or FixedSplits()
     planner = planner or lengths(settings, splits)
@@ -153,12 +148,11 @@ def verifier_over(
 
 
 def agreement(settings: Settings) -> Agreement:
-    """Choose how a draft's agreement with the text is rated: by embedding for CoSine's routing."""
+    """Return how drafts are rated for routing: by embedding for CoSine's."""
     return embedding_agreement(target_folder(settings)) if settings.plan.routing == "cosine" else same_tokens
 
 
 def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingStrategy:
-    """Choose the strategy that chooses model drafters."""
     match settings.plan.routing:
         case "pace":
             return PaceRouting()
@@ -171,7 +165,7 @@ def routing(settings: Settings, agreement: Agreement = same_tokens) -> RoutingSt
 
 
 def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
-    """Choose the planner of draft lengths; with `overlap=joint` it decides chunk and split with them."""
+    """Choose the planner of draft lengths, which with `overlap=joint` decides chunk and split, too."""
     plan = settings.plan
     kind = plan.lengths
     search = length_search(kind) if plan.overlap == "joint" else None
@@ -185,7 +179,6 @@ def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
 
 
 def overlap(settings: Settings) -> Overlap:
-    """Choose the overlap of drafting and verifying, where the planner of lengths does not decide it."""
     match settings.plan.overlap:
         case "auto":
             return AutoOverlap()
@@ -198,7 +191,7 @@ def overlap(settings: Settings) -> Overlap:
 
 
 def selection(settings: Settings, draft_costs: DraftCosts, memory: Memory) -> BatchSelection:
-    """Choose how the trees of a step are selected; CoSine's rule asks how much `memory` is free."""
+    """Choose how the trees of a step are selected; CoSine's rule reads the free `memory`."""
     plan = settings.plan
     return (
         CosineSelection(draft_costs.seconds, memory, plan.objective) if plan.batching == "cosine" else PaceSelection()

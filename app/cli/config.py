@@ -142,7 +142,6 @@ def _text(value: object) -> str | None:
 
 
 def unit_of(name: str, field: FieldInfo) -> str:
-    """Return the unit of a field's values, or the values to choose from, and their bounds."""
     kind = bare_type(field.annotation)
     if kind is Plan:
         return "name | file"

@@ -67,7 +67,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _version() -> str:
-    """Look up the version: a clone's in pyproject.toml, an installed package's in its metadata."""
     if IS_CLONE:
         return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
     return installed("paceline") or "of unknown version"

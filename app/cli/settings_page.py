@@ -35,7 +35,6 @@ Row = tuple[str, str, str | None, str]  # name, unit, default, effect
 
 
 def page() -> str:
-    """Return the page: all variables with their defaults, and the parts of a plan."""
     found = list_settings({FILE_VARIABLE: os.devnull})
     lines = HEAD.splitlines()
     for group, title in GROUPS.items():
@@ -45,7 +44,6 @@ def page() -> str:
 
 
 def _parts() -> Iterator[str]:
-    """Write the parts of a plan with their values."""
     yield "| part | values | effect |"
     yield "|---" * 3 + "|"
     yield f"| `{BASE}` | name of a plan | the plan that the file changes; absent: pace |"
@@ -56,7 +54,6 @@ def _parts() -> Iterator[str]:
 
 
 def _plans() -> Iterator[str]:
-    """Write what each plan has for each part."""
     yield "| part | " + " | ".join(PLANS) + " |"
     yield "|---" * (1 + len(PLANS)) + "|"
     for name in sorted(PARTS - {"objective"}):

@@ -1,7 +1,4 @@
-"""Keep a drafter's KV caches, one a sequence, rolled back to the committed tokens, within the model's memory.
-
-A committed token that was guessed stays in the cache; a wrong guess is rolled back by shortening the cached length.
-"""
+"""Keep a drafter's KV caches, one a sequence, within the model's memory."""
 
 import logging
 from collections import OrderedDict
@@ -19,34 +16,21 @@ MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 
 
 class Guesser(Protocol):
-    """The model behind a drafter (`app.engine.drafters.guesser`)."""
-
-    def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Reserve pages for the entry's tokens and `ahead` guesses; False if there are too few."""
-        ...
+    def try_reserve(self, work: BatchEntry, ahead: int) -> bool: ...
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Guess up to `depth` tokens for each entry; end early when no chain's survival is at least `floor`.
-
-        Raises ArithmeticError for numbers that are not finite.
-        """
+        """Guess up to `depth` tokens; end when no chain's survival is at least `floor`. Raises ArithmeticError."""
         ...
 
-    def release(self, sequence: CachedSequence) -> None:
-        """Give the sequence's pages back."""
-        ...
+    def release(self, sequence: CachedSequence) -> None: ...
 
-    def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Set how many of the sequence's first tokens are cached."""
-        ...
+    def cover(self, sequence: CachedSequence, tokens: int) -> None: ...
 
-    def invalidate(self, work: BatchEntry) -> None:
-        """Make the pages that the entry wrote unusable for any sequence."""
-        ...
+    def invalidate(self, work: BatchEntry) -> None: ...
 
 
 class DraftKV:
-    """Guess for sequences, by their request's id: `align` sets the tokens to read, `advance` appends to them."""
+    """Guess for sequences: `align` sets the tokens to read, `advance` appends to them."""
 
     def __init__(self, name: str, guesser: Guesser, max_context: int, clock: Clock = SYSTEM) -> None:
         self.name: Final = name
@@ -58,7 +42,6 @@ class DraftKV:
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
 
     def align(self, context: Context, tokens: list[int]) -> None:
-        """Make `tokens` the request's sequence: roll its cache back to what it shares with them."""
         sequence = self._sequences.get(context.request_id)
         if sequence is None:
             sequence = CachedSequence(context.request_id, [], context.sampling, context.tenant)
@@ -77,10 +60,10 @@ class DraftKV:
     def guess(
         self, request_ids: Listed[str], depth: int, least_survival: float, *, in_spare_time: bool = False
     ) -> dict[str, list[Guess]]:
-        """Guess up to `depth` tokens in a chain for each aligned sequence, fewer if no chain is as likely as stated.
+        """Guess up to `depth` tokens in a chain for each sequence.
 
-        A sequence without room in memory, or whose logits are not finite, has no guesses. In spare time
-        no other sequence loses its cache, and a sequence with too much to read first is skipped.
+        A sequence without room in memory, or whose logits are not finite, has none. In spare time no other sequence
+        loses its cache, and one with too much to read is skipped.
         """
         sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
         if not in_spare_time and any(s.uncached > SPARE_TOKENS for s in sequences):
@@ -100,20 +83,17 @@ class DraftKV:
         return {work.sequence.id: guesses for work, guesses in zip(works, found, strict=bool(found))}
 
     def advance(self, request_id: str, tokens: Listed[int]) -> None:
-        """Append tokens that the last pass guessed; all but the last of them are cached already."""
         sequence = self._sequences[request_id]
         self._guesser.cover(sequence, sequence.cached + len(tokens) - 1)
         sequence.tokens += tokens
         sequence.state = None
 
     def remove(self, request_id: str) -> None:
-        """Release the sequence's cache."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._guesser.release(sequence)
 
     def _read(self, sequences: list[CachedSequence]) -> None:
-        """Read long unread prefixes, CHUNK_TOKENS a pass, but for the last token, which the first guess follows."""
         busy = {s.id for s in sequences}
         for s in sequences:
             while s.uncached > SPARE_TOKENS:
@@ -125,7 +105,6 @@ class DraftKV:
                 self.read += len(chunk)
 
     def _guess(self, works: list[BatchEntry], depth: int, least_survival: float) -> list[list[Guess]]:
-        """Run the model; if it computes numbers that are not finite, drop the caches and return no guesses."""
         try:
             return self._guesser.guess(works, depth, least_survival) if works else []
         except ArithmeticError as error:
@@ -136,10 +115,9 @@ class DraftKV:
             return []
 
     def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
-        """Reserve a batch entry's pages; False if there are too few.
+        """Reserve pages, of idle sequences first, the longest idle before others; False if there are too few.
 
-        Sequences that are not `busy` lose their cache first, the longest idle before others; if that is
-        not enough, the entry's own sequence does, so that the others get on. If `busy` is None none does.
+        Last of all the entry's own sequence loses its cache. If `busy` is None none does.
         """
         while not self._guesser.try_reserve(work, ahead):
             if busy is None:

@@ -1,4 +1,4 @@
-"""Keep the drafted path of a sequence: its context, the steps guessed beyond it, and the drafts they make."""
+"""Keep the steps that are guessed beyond a sequence's context."""
 
 from collections.abc import Iterable
 from math import prod
@@ -10,7 +10,7 @@ from app.stages.draft.protocol import Context
 
 
 class DraftPath:
-    """The guesses for one context; they may go beyond the length that its job asks for."""
+    """The guesses for one context; they may exceed the length that its job names."""
 
     def __init__(self, context: Context, drafters: tuple[DraftKV, ...], steps: list[DraftStep]) -> None:
         self.context = context
@@ -25,36 +25,29 @@ class DraftPath:
 
     @property
     def id(self) -> str:
-        """Return the id of the path's request."""
         return self.context.request_id
 
     @property
     def room(self) -> int:
-        """Return the number of steps that it may still take."""
         return self._limit - len(self._steps)
 
     @property
     def is_done(self) -> bool:
-        """Return whether it is as long as it may be, or too unlikely to go on."""
         return self.room <= 0 or self._survival < self.least_survival
 
     @property
     def can_run_ahead(self) -> bool:
-        """Return whether the next round could use a further step that the models have room for."""
         room = min((drafter.max_context for drafter in self.drafters), default=0) - len(self.tokens)
         return room > 0 and len(self._steps) < self._furthest and self._survival >= self.least_survival
 
     def align(self) -> None:
-        """Roll its drafters' caches back to the tokens that they share with it."""
         for drafter in self.drafters:
             drafter.align(self.context, self.tokens)
 
     def open_ahead(self) -> None:
-        """Let it grow to the length that the next round can use."""
         self._limit = self._furthest
 
     def take(self, steps: Iterable[DraftStep], drafters: tuple[DraftKV, ...]) -> None:
-        """Append these steps, until it is done; only these drafters, which guessed them, go on."""
         before = len(self.tokens)
         self.drafters = drafters
         for step in steps:
@@ -65,13 +58,12 @@ class DraftPath:
             drafter.advance(self.id, self.tokens[before:])
 
     def after(self, tokens: list[int]) -> list[DraftStep]:
-        """Return the steps beyond these tokens; none if it does not begin with them."""
         if len(tokens) < self.start or self.tokens[: len(tokens)] != tokens:
             return []
         return self._steps[len(tokens) - self.start :]
 
     def drafts(self) -> list[Draft]:
-        """Return a draft for every drafter that guessed, no deeper than the job asks for."""
+        """Return every drafter's draft, no deeper than the job asks for."""
         return drafts_of(self.id, self.start, self._steps[: self.context.max_draft_tokens])
 
     @property
@@ -80,5 +72,4 @@ class DraftPath:
 
     @property
     def _furthest(self) -> int:
-        """Count the steps that the next round can use: this one's, the target's own token, and as many again."""
-        return 2 * self.context.max_draft_tokens + 1
+        return 2 * self.context.max_draft_tokens + 1  # this round's, the target's own token, and as many again

@@ -1,7 +1,4 @@
-"""Make drafts of the steps of a path: each step a token with every drafter's guess in its place.
-
-Steps go in, one draft for each drafter comes out. Knows no caches and no models.
-"""
+"""Make drafts of the steps of a path."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ MIN_SECOND = 0.15  # least confidence of a second-best guess off the path
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """One token of a path with its confidence, and every drafter's guess in its place."""
+    """One token of a path, and every drafter's guess in its place."""
 
     token: int
     confidence: float
@@ -22,26 +19,22 @@ class DraftStep:
 
 
 def own_steps(name: str, guesses: Iterable[Guess]) -> list[DraftStep]:
-    """Return the steps of a drafter that no other shares."""
     return [DraftStep(guess.token, guess.confidence, {name: guess}) for guess in guesses]
 
 
 def fused_step(guesses: Mapping[str, Guess]) -> DraftStep:
-    """Make the step of the most confident of these drafters (CoSine, papers 1.3); a tie goes to the first."""
+    """Make the step of the most confident drafter (CoSine, papers 1.3); a tie goes to the first."""
     best = max(guesses.values(), key=lambda guess: guess.confidence)
     return DraftStep(best.token, best.confidence, dict(guesses))
 
 
 def drafts_of(request_id: str, base: int, steps: list[DraftStep]) -> list[Draft]:
-    """Make a draft for every drafter that guessed, of the steps after `base`; a path ends where it is too unlikely."""
     names = dict.fromkeys(name for step in steps for name in step.guesses)
     return [_draft(request_id, base, name, steps) for name in names]
 
 
 @dataclass(slots=True)
 class _Node:
-    """A node of one drafter's draft: `depth` steps down the path, on it or a leaf beside it."""
-
     survival: float
     depth: int
     token: int
@@ -51,7 +44,6 @@ class _Node:
 
 
 def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Draft:
-    """Make one drafter's draft, likeliest nodes first, parents before children: a cut at the end loses least."""
     nodes: list[_Node] = []
     survival, used = 1.0, 0
     for depth, step in enumerate(steps, start=1):
@@ -77,7 +69,6 @@ def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Dra
 
 
 def _own_nodes(step: DraftStep, name: str, depth: int, survival: float) -> list[_Node]:
-    """Return a drafter's own guesses at a step as nodes; `survival` is that of the path before it."""
     guess = step.guesses.get(name)
     if guess is None:
         return []

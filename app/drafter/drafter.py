@@ -15,8 +15,6 @@ from app.stages.draft.protocol import Drafter
 
 
 class DrafterNode:
-    """Draft for jobs with a node's drafters. Between jobs it may run ahead on sequences whose verdict is pending."""
-
     def __init__(
         self,
         drafters: Iterable[Drafter],
@@ -25,7 +23,7 @@ class DrafterNode:
         token_fusion: TokenFusion | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Set up the node; drafters in `token_fusion` share every token that they guess, others draft alone."""
+        """Drafters in `token_fusion` share every token that they guess, others draft alone."""
         self.mailbox: Final = mailbox
         self._clock = clock
         self._replicas = Replicas(drafters, fetch)
@@ -36,7 +34,7 @@ class DrafterNode:
         self._pending: set[str] = set()  # sequences to run ahead on
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
-        """Draft for jobs, one a sequence at most, with the drafters that each job names.
+        """Draft for jobs, one a sequence at most.
 
         Each model's draft carries a report. A job that several nodes share begins a path, for `guess`.
         """
@@ -73,25 +71,22 @@ class DrafterNode:
         ]
 
     def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:
-        """Guess the next tokens of the paths shared with other nodes: those just begun, and these, further on."""
         for path in paths:
             self._shared.receive(path)
         return self._shared.guess()
 
     @property
     def has_ahead(self) -> bool:
-        """Return whether there is a sequence to run ahead on."""
         return bool(self._pending)
 
     def run_ahead(self) -> None:
-        """Take one step of one drafter on sequences whose verdict is pending, as if all guesses were right."""
+        """Take one step of one drafter on sequences whose verdict is pending."""
         for chain in self._chains():
             if chain.run_ahead(self._pending):
                 return
         self._pending.clear()
 
     def info(self) -> dict[str, int]:
-        """Return the counts of jobs that used, or discarded, tokens guessed ahead, and of shared guesses."""
         groups = [*self._chains()]
         return {
             "ahead_hits": sum(each.ahead_hits for each in groups),
@@ -107,7 +102,6 @@ class DrafterNode:
                 yield model.chain
 
     def _reading(self) -> tuple[int, float]:
-        """Return the tokens that the models have read so far in passes of their own, and the seconds of that."""
         kvs = [model.draft_kv for model in self._models.values()]
         return sum(kv.read for kv in kvs), sum(kv.read_s for kv in kvs)
 
@@ -119,5 +113,5 @@ class DrafterNode:
 
 
 def in_time(jobs: Iterable[DraftJob], now_s: float) -> list[DraftJob]:
-    """Drop the jobs whose verifier has gone on without drafts, so that a late drafter can catch up."""
+    """Drop the jobs past due, so that a late drafter can catch up."""
     return [job for job in jobs if job.is_last or job.due_s > now_s]

@@ -1,8 +1,4 @@
-"""Draft with a small causal LM that has its own KV cache, batched over sequences.
-
-Beside the best guess of each step stands the second best as a leaf, if it is likely enough to be worth
-a row.
-"""
+"""Draft with a small causal LM: chains with likely second-best tokens as leaves, batched over sequences."""
 
 from collections.abc import Sequence as Listed
 from typing import Final
@@ -15,7 +11,7 @@ from app.stages.draft.protocol import Context
 
 
 class ModelDrafter:
-    """A model drafter: chains with second-best leaves. Its `draft_kv` may take part in a larger group."""
+    """A model drafter. Its `draft_kv` may take part in a larger group."""
 
     def __init__(
         self,
@@ -25,20 +21,17 @@ class ModelDrafter:
         reads_state: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Draft with the model behind `guesser`."""
         self.name = name
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
         self.draft_kv: Final = DraftKV(name, guesser, max_context, clock)
         self.chain: Final = TokenFusion([self.draft_kv])
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:
-        """Return one draft for each context, none for one too long for the model or its cache."""
         return self.chain.draft([(context, (self.name,)) for context in contexts])
 
     def update(self, context: Context) -> None:
-        """Learn nothing: the weights are fixed."""
+        """Learn nothing."""
 
     def remove(self, request_id: str) -> None:
-        """Release the sequence's cache."""
         self.chain.remove(request_id)
         self.draft_kv.remove(request_id)

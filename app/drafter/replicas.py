@@ -1,7 +1,4 @@
-"""Keep replicas of sequences outside their verifier, for drafting and fusing.
-
-Jobs go in, contexts for drafters come out; gaps are filled from the store. Knows no models.
-"""
+"""Keep replicas of sequences outside their verifier, for drafting and fusing."""
 
 import binascii
 from base64 import b64decode
@@ -24,7 +21,7 @@ def none_here(request_id: str) -> None:
 
 
 def fetcher(store: Requests) -> Fetch:
-    """Make a function that looks a sequence up in the store; it returns None once the sequence is gone."""
+    """Make a reader of sequences in the store; it returns None once a sequence is gone."""
 
     def fetch(request_id: str) -> list[int] | None:
         try:
@@ -39,8 +36,8 @@ def fetcher(store: Requests) -> Fetch:
 class Replicas:
     """Tokens by request id, and the drafters that learn from them.
 
-    The least recently used replicas go first. A replica's list only grows, until it is replaced.
-    Of sequences that `own` knows there is none: their verifier's list is read.
+    The least recently used are dropped first. A list only grows, until it is replaced. Where `own` returns a list it
+    is used instead.
     """
 
     def __init__(
@@ -54,10 +51,9 @@ class Replicas:
         self._tokens: OrderedDict[str, list[int]] = OrderedDict()
 
     def update(self, job: DraftJob) -> Context | None:
-        """Bring the job's replica up to its length, on a gap or a contradiction from the store.
+        """Bring the job's replica up to its length, from the store if the job does not continue it.
 
-        Returns its context, or None if the job is stale, the sequence gone, or shorter in the store than
-        the job claims.
+        Returns None if the job is stale, or the store has no such sequence of this length.
         """
         tokens = self._own(job.request_id)
         if tokens is None or len(tokens) != job.base:
@@ -79,7 +75,6 @@ class Replicas:
         return context
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence's replica, here and in the drafters; nothing happens if there is none."""
         self._drop(request_id)
         for drafter in self.drafters:
             drafter.remove(request_id)
@@ -93,7 +88,6 @@ class Replicas:
         return self._fetched(job) if tokens is None else tokens
 
     def _extended(self, job: DraftJob) -> list[int] | None:
-        """Append the job's tokens to the replica and return it; None if they do not continue it."""
         known = self._tokens.get(job.request_id, [])
         shared = len(known) - job.start  # of the job's tokens
         if shared < 0 or job.start + len(job.tokens) != job.base:
@@ -128,7 +122,6 @@ class Replicas:
 
 
 def _state(job: DraftJob) -> bytes | None:
-    """Decode the target's state that came with the job; None if it is no base64."""
     try:
         return b64decode(job.state, validate=True) if job.state else None
     except (binascii.Error, ValueError):

@@ -1,8 +1,7 @@
 """Guess the next token of paths that drafters on several nodes share (CoSine, papers 1.3).
 
-A job begins a path; the fuser, which has every node's guesses, answers each with the path so far, and
-the next token is guessed. Every answer holds the whole path, so one that is lost, or came while the
-node was busy, is made good by the next.
+A job begins a path, and the fuser answers each guess with the whole path so far, so that a lost answer is replaced by
+the next.
 """
 
 from collections import OrderedDict
@@ -26,13 +25,12 @@ class _Path:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether it wants a guess of its next token."""
         is_next = self.guessed <= len(self.tokens) < self.context.max_draft_tokens
         return is_next and self.survival >= self.context.least_survival
 
 
 class SharedPaths:
-    """The shared path of every sequence; over MAX_SEQUENCES those begun first are dropped."""
+    """The shared path of every sequence; over MAX_SEQUENCES the oldest are dropped."""
 
     def __init__(self, drafters: Iterable[DraftKV]) -> None:
         self._drafters = tuple(drafters)
@@ -41,11 +39,9 @@ class SharedPaths:
 
     @property
     def guesses(self) -> int:
-        """Count the tokens guessed so far, by all drafters."""
         return self._guesses
 
     def start(self, context: Context, names: Collection[str]) -> None:
-        """Begin a path for these drafters, but for those that the context is too long for."""
         length = len(context.tokens) + context.max_draft_tokens
         able = tuple(each for each in self._drafters if each.name in names and length <= each.max_context)
         self._paths.pop(context.request_id, None)
@@ -54,13 +50,11 @@ class SharedPaths:
             self._paths.popitem(last=False)
 
     def receive(self, message: SharedPath) -> None:
-        """Go on from this path, if it is further on than the one known."""
         path = self._paths.get(message.request_id)
         if path and path.base == message.base and len(message.tokens) > len(path.tokens):
             path.tokens, path.survival = message.tokens, message.survival
 
     def guess(self) -> list[TokenGuess]:
-        """Guess the next token of every path that waits for it, with each of its drafters."""
         waiting = [path for path in self._paths.values() if path.is_waiting]
         found = [guess for drafter in self._drafters for guess in _guesses(drafter, waiting)]
         for path in waiting:
@@ -69,12 +63,11 @@ class SharedPaths:
         return found
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence's path. The drafters release its caches."""
+        """Caches stay: the drafters release them."""
         self._paths.pop(request_id, None)
 
 
 def _guesses(drafter: DraftKV, waiting: Iterable[_Path]) -> list[TokenGuess]:
-    """Let one drafter guess for the paths that it takes part in."""
     own = {path.context.request_id: path for path in waiting if drafter in path.drafters}
     for path in own.values():
         drafter.align(path.context, [*path.context.tokens[: path.base], *path.tokens])

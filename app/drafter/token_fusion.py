@@ -1,12 +1,8 @@
-"""Draft with the drafters of one node, which share each token (CoSine, papers 1.3); a lone drafter is a group of one.
+"""Draft with the drafters of one node, which share each token (CoSine, papers 1.3).
 
-At every step each drafter that the job names guesses one token, and all go on from the one with the highest
-confidence. The other guesses stand beside the path as leaves, and so does every second-best guess that is
-likely enough to be worth a row. A lone drafter guesses several tokens a call.
-
-The last path of every sequence is kept: while a verdict is pending it can be extended, as if all of it were
-right and its next guess the target's own token. The next path begins with the part that the next job
-confirms; the rest is rolled back like any wrong guess.
+At every step each drafter guesses one token, and all go on from the most confident; the other guesses, and likely
+second-best ones, are leaves. A lone drafter is a group of one, and guesses several tokens a call. While a verdict is
+pending a path can be extended; the next one begins with the part that its job confirms.
 """
 
 from collections import OrderedDict
@@ -25,10 +21,7 @@ Ask = tuple[Context, Collection[str]]  # a sequence, and the drafters that its j
 
 
 class TokenFusion:
-    """A group of drafters, and the last path of every sequence.
-
-    Over MAX_SEQUENCES the least recently started paths are dropped.
-    """
+    """A group of drafters, and the last path of every sequence; over MAX_SEQUENCES the oldest are dropped."""
 
     def __init__(self, drafters: Iterable[DraftKV]) -> None:
         self._drafters = tuple(drafters)
@@ -38,10 +31,6 @@ class TokenFusion:
         self.guessed = 0  # steps that the last call of `draft` took: those guessed ahead are left out
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
-        """Return a draft for every context and drafter with a guess.
-
-        A drafter whose model or cache a context is too long for has none.
-        """
         paths = [self._start(context, names) for context, names in asks]
         active = [path for path in paths if path.drafters and not path.is_done]
         self.guessed = 0
@@ -56,10 +45,7 @@ class TokenFusion:
         return [draft for path in paths for draft in path.drafts()]
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
-        """Guess one token more for each of these sequences where the next round can use it.
-
-        Returns False if there was no token to guess.
-        """
+        """Guess one more token for each sequence where the next round can use it; tell whether there was any."""
         paths = [self._paths[request_id] for request_id in request_ids if request_id in self._paths]
         paths = [path for path in paths if path.can_run_ahead]
         for path in paths:
@@ -71,14 +57,10 @@ class TokenFusion:
         return any(path.drafters for path in paths)
 
     def remove(self, request_id: str) -> None:
-        """Drop an ended sequence's path. The drafters release its caches."""
+        """Caches stay: the drafters release them."""
         self._paths.pop(request_id, None)
 
     def _start(self, context: Context, names: Collection[str]) -> DraftPath:
-        """Begin a path with the steps of the last one that lie beyond the context.
-
-        Drafters whose models it would be too long for take no part.
-        """
         length = len(context.tokens) + context.max_draft_tokens
         able = tuple(each for each in self._drafters if each.name in names and length <= each.max_context)
         last = self._paths.pop(context.request_id, None)
@@ -92,7 +74,6 @@ class TokenFusion:
         return path
 
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
-        """Extend aligned paths by up to `depth` tokens, more than one only for single drafters."""
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}
         least = min((path.least_survival for path in paths), default=0.0)
         for drafter in self._drafters:
@@ -104,7 +85,6 @@ class TokenFusion:
 
 
 def _steps(guesses: dict[DraftKV, list[Guess]]) -> list[DraftStep]:
-    """Return one drafter's own steps, or the one step that several share."""
     if len(guesses) == 1:
         ((drafter, own),) = guesses.items()
         return own_steps(drafter.name, own)

@@ -1,1 +1,1 @@
-"""Run models: tokenizers, the paged KV cache, forwards, drafter models and their measurement."""
+"""Run models."""

@@ -1,4 +1,4 @@
-"""Read what stands before a row without copying it: a sequence's tokens and a tree's, and the count of each token."""
+"""View a row's history and count its tokens, without a copy."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,6 @@ from app.state import CachedSequence
 
 
 class TokenHistory(Listed[int]):
-    """A sequence's tokens and those after them; nothing is copied until it is read."""
-
     __slots__ = ("_added", "_known")
 
     def __init__(self, known: Listed[int], added: Listed[int]) -> None:
@@ -47,13 +45,11 @@ class _Counted:
 
 
 class TokenCounts:
-    """How often each token stands in a sequence; only tokens that came since the last call are counted."""
-
     def __init__(self) -> None:
         self._counted: dict[int, _Counted] = {}  # by the sequence's id()
 
     def of(self, sequence: CachedSequence) -> Mapping[int, int]:
-        """Return the count of each of the sequence's tokens; it changes at the next call."""
+        """The result changes at the next call."""
         found = self._counted.get(id(sequence))
         if found is None:
             found = self._counted[id(sequence)] = _Counted(sequence)

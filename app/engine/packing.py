@@ -1,8 +1,8 @@
 """Pack batch entries into the flat lists of one forward: ids, positions, KV slots, attended spans.
 
-A sequence's tokens and its tree's main branch (always the first child) stand in its own pages, at the slots of their
-positions; each side branch is a fork: copies of the last pages, with the branch's nodes at their positions. So a row
-sees what stands at no later position, and its sums have one order in a tree and in a plain sequence.
+A sequence's tokens and its tree's main branch stand in its own pages, at the slots of their positions; each side
+branch is a fork: copies of the last pages, with the branch's nodes. So a row's sums have one order in a tree and in a
+plain sequence.
 """
 
 from array import array
@@ -54,7 +54,6 @@ def forks(tree: Tree) -> list[Fork]:
 
 
 def plan(works: list[BatchEntry], kv: KVCache) -> PackedBatch:
-    """Lay the entries' rows out, of each its tokens, then its tree's nodes. Their pages are reserved already."""
     out = PackedBatch(kv)
     for work in works:
         base = len(out.ids) + len(work.tokens) - 1  # row of the root; node i's row is base + i

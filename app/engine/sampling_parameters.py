@@ -1,7 +1,6 @@
 """Translate a request's sampling parameters to what kernels take.
 
-A new one goes to `app.request.Sampling`, to `choice_of` or `row_of` here, to `kernels.sampling.parameters` and to
-`web.openai.requests`; no other file knows them one by one.
+A new parameter also goes to `app.request.Sampling`, `kernels.sampling.parameters` and `web.openai.requests`.
 """
 
 import math
@@ -20,7 +19,6 @@ def choice_of(sampling: Sampling) -> Choice:
 
 
 def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: np.ndarray | None) -> Row:
-    """Translate all parameters for the row whose token is to stand at `position`."""
     s = sampling
     return Row(
         choice_of(s),
@@ -35,16 +33,14 @@ def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: n
 
 
 def is_shaped(sampling: Sampling) -> bool:
-    """Tell whether bias, penalties or allowed tokens change the logits before they are filtered."""
     return bool(is_penalised(sampling) or sampling.logit_bias or sampling.allowed_token_ids)
 
 
 def is_penalised(sampling: Sampling) -> bool:
-    """Tell whether logits depend on the tokens before."""
     return bool(sampling.frequency_penalty or sampling.presence_penalty)
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:
-    """Round log-probabilities to six digits, as stored and sent; leave out forbidden tokens."""
+    """Round log-probabilities to six digits; leave out forbidden tokens."""
     top = [(id_, round(one, 6)) for id_, one in zip(ids, logprobs, strict=True) if one > -math.inf]
     return TokenLogprobs(logprob=round(own, 6), top=tuple(top))

@@ -1,6 +1,6 @@
 """Estimate the seconds of a target step by its packed rows and their contexts.
 
-The measurement at start is multiplied by slowly corrected ratios, each split of the machine its own. For one thread.
+The measurement at start is scaled by slowly corrected ratios, one set for each split of the machine. For one thread.
 """
 
 import json
@@ -21,8 +21,8 @@ TABLE_ROWS = 2048  # rows looked up; beyond them computed
 class Reading(NamedTuple):
     """The seconds to read a cached token: once a sequence (`token_s`), and for each row (`row_token_s`).
 
-    A GPU reads contexts side by side: they take what the longest takes alone or, where that is more, `share` of
-    `token_s` for each token of all. On a CPU `share` is 1.
+    A GPU reads contexts side by side, in the seconds of the longest or, if more, `share` of `token_s` for each token of
+    all. On a CPU `share` is 1.
     """
 
     token_s: float = 0.0
@@ -36,7 +36,6 @@ class Reading(NamedTuple):
         return self._replace(token_s=self.token_s * by, row_token_s=self.row_token_s * by)
 
     def step_s(self, contexts: Iterable[tuple[int, float]]) -> float:
-        """Return the seconds for all sequences of a step, each given by its cached tokens and its rows."""
         if not (self.token_s or self.row_token_s):
             return 0.0
         longest, tokens, row_tokens = 0, 0, 0.0
@@ -52,8 +51,6 @@ NO_READING = Reading()
 
 @dataclass(slots=True)
 class _Pace:
-    """The present pace over the measured one, under one split of the machine (`StepCosts.use`)."""
-
     ratio: float = 1.0
     row_ratio: float = 1.0
     reading_ratio: float = 1.0
@@ -61,11 +58,7 @@ class _Pace:
 
 
 class StepCosts:
-    """The seconds of one target step by packed rows, and those for reading their contexts.
-
-    Between the measured points lies a line that never falls; a jump stays one where both of its sides are measured.
-    Raises ValueError for points or readings that are no measurement.
-    """
+    """Interpolate between the measured points, never falling. Raises ValueError for invalid points or readings."""
 
     def __init__(
         self,
@@ -76,7 +69,7 @@ class StepCosts:
         row_ratio: float = 1.0,
         logits_s: float = 0.0,
     ) -> None:
-        """Take seconds by rows with their logits; `logits_s`: what these take of a further row's seconds."""
+        """`points`: seconds by rows with their logits; `logits_s`: the logits' part of a further row's seconds."""
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading):
@@ -100,7 +93,6 @@ class StepCosts:
 
     @property
     def ratio(self) -> float:
-        """Return the present pace over the measured one, of a step of one row."""
         return self._pace.ratio
 
     @ratio.setter
@@ -109,16 +101,14 @@ class StepCosts:
 
     @property
     def row_ratio(self) -> float:
-        """Return the ratio for further rows, beside `ratio`."""
         return self._pace.row_ratio
 
     @property
     def reading_ratio(self) -> float:
-        """Return the ratio for reading contexts, beside `ratio`."""
         return self._pace.reading_ratio
 
     def expect(self, split: int, slowdown: float) -> None:
-        """Expect steps under a split to take `slowdown` times those under split 0 until some are seen."""
+        """Assume `slowdown` times split 0's seconds until a step is seen."""
         self._slowdowns[split] = slowdown
 
     def use(self, split: int) -> None:
@@ -129,7 +119,7 @@ class StepCosts:
         return self._split
 
     def at(self, split: int) -> Self:
-        """Return the costs under another split; both objects share what is learnt of it."""
+        """State is shared."""
         found = copy(self)
         found.use(split)
         return found
@@ -144,7 +134,7 @@ class StepCosts:
         return self._line()[1] * self._logits_s
 
     def seconds(self, rows: int, silent: int = 0) -> float:
-        """Return the seconds of a step without contexts; `silent` of its rows have no logits."""
+        """Leave out contexts; `silent` rows have no logits."""
         base_s, scale = self._line()
         return base_s + scale * (self._silenced(rows, silent) if silent else self._looked_up(rows))
 
@@ -160,7 +150,7 @@ class StepCosts:
     def correct(self, rows: int, measured_s: float, reading_s: float = 0.0, silent: int = 0) -> None:
         """Learn from a step that took `measured_s`, of which `reading_s` was expected for contexts.
 
-        The difference is attributed to rows and reading by their expected parts; one outlier moves little.
+        Rows and reading share the difference by their expected parts; one outlier moves little.
         """
         if not 0.0 < measured_s < float("inf"):
             return
@@ -200,7 +190,7 @@ class StepCosts:
     def _fit(self, measured_s: float, expected_s: float, seen: float) -> None:
         """Fit the first row's ratio and the others' to a step that took (1 + seen) times the expected.
 
-        Least squares of the relative error, with forgetting; where steps do not tell them apart, both change together.
+        Least squares of the relative error, with forgetting; if undetermined, both change together.
         """
         pace = self._pace
         if pace.seen is None:
@@ -219,7 +209,6 @@ class StepCosts:
         pace.row_ratio = _bounded(slope / pace.ratio)
 
     def _pace_of(self, split: int) -> _Pace:
-        """Return the pace under a split; until one of its steps was seen it follows that under split 0."""
         pace, first = self._paces.setdefault(split, _Pace()), self._paces[0]
         if pace is not first and pace.seen is None:
             pace.ratio = _bounded(first.ratio * self._slowdowns.get(split, 1.0))
@@ -253,5 +242,5 @@ def _bounded(ratio: float) -> float:
 
 
 def _never_falling(seconds: list[float]) -> list[float]:
-    """Lower the points above a later one: more rows never take less, so they were disturbed."""
+    """Lower the points above a later one, which were disturbed."""
     return list(accumulate(reversed(seconds), min))[::-1]

@@ -1,4 +1,4 @@
-"""Define the protocol of a target, as a verifier uses it (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
+"""Define the protocol of a target (`app.engine.cpu.runner`, `app.engine.gpu.runner`)."""
 
 import time
 from collections.abc import Callable
@@ -12,49 +12,44 @@ from app.state import BatchEntry, CachedSequence
 
 
 class TargetRows(Protocol):
-    """A batch entry's computed rows: row 0 after its last token, row i after tree node i."""
+    """Row 0 follows the entry's last token, row i tree node i."""
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Choose the token after `node`, for `position` (design D1).
-
-        `mask`: (V,) bool, the tokens allowed; None: all.
-        """
+        """Choose the token for `position` (design D1). `mask`: (V,) bool, the tokens allowed; None: all."""
         ...
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
-    ) -> TokenLogprobs:
-        """Return the log-probabilities of `token` and of the `top` likeliest after `node`."""
-        ...
+    ) -> TokenLogprobs: ...
 
     def state(self, node: int) -> bytes | None:
-        """Return the last normed hidden state after `node`, (d,) float16, little endian; None where not kept."""
+        """Return the last normed hidden state, (d,) float16, little endian; None if not kept."""
         ...
 
 
 class LaunchedStep(Protocol):
     @property
     def runs_beside(self) -> bool:
-        """Tell whether the step runs beside the caller before it is collected."""
+        """Tell whether the step runs in parallel with the caller."""
         ...
 
     @property
     def took_s(self) -> float:
-        """Return the seconds of the target's work; 0 before the step is collected."""
+        """0 before the step is collected."""
         ...
 
     def collect(self) -> Listed[TargetRows | None]:
-        """Wait for the step, once; return each entry's rows, None for a chunk of a prompt.
+        """Wait, once; return each entry's rows, None for a chunk of a prompt.
 
-        Raises what the step failed with; then `Target.invalidate` its entries.
+        Raises the step's error; then `Target.invalidate` its entries.
         """
         ...
 
 
 class StepOnCollect:
-    """A step that runs on the caller's thread when it is collected: its target needs the caller's cores."""
+    """Run the step on the caller's thread, whose cores it needs, when collected."""
 
     def __init__(
         self, run: Callable[[], Listed[TargetRows | None]], perf_counter: Callable[[], float] = time.perf_counter
@@ -75,47 +70,39 @@ class StepOnCollect:
 
 
 class Target(Protocol):
-    """One thread calls it. Pages are reserved before a launch; a launched step is collected before pages are reserved
-    again.
+    """For one thread. Reserve pages, launch, collect, then accept, drop or invalidate each entry; one step at a time.
 
-    Once the step is collected, each entry is accepted, dropped or invalidated. Meanwhile pages may be released, and
-    entries do not change.
+    Until collection, pages may be released, and entries must not change.
     """
 
     @property
-    def capacity_tokens(self) -> int:
-        """Return the length of the longest sequence, with its tree, that fits alone."""
-        ...
+    def capacity_tokens(self) -> int: ...
 
     @property
     def free_tokens(self) -> int: ...
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve the pages of an entry's rows and forks; False: too few are free, none are taken."""
+        """Reserve an entry's rows and forks: all or none."""
         ...
 
-    def release(self, sequence: CachedSequence) -> None:
-        """Release all pages of a sequence; its prefix must be computed again if it goes on."""
-        ...
+    def release(self, sequence: CachedSequence) -> None: ...
 
     def adopt(self, sequence: CachedSequence) -> int:
-        """Give the sequence cached pages of others that begin like it, its last token left out; return their tokens."""
+        """Give the sequence cached pages of its prefix without the last token; return their tokens."""
         ...
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
-        """Count the sequence's first `tokens` tokens as cached, and no more. Its pages stay."""
+        """Count exactly `tokens` tokens as cached. Pages stay."""
         ...
 
     def launch(self, works: list[BatchEntry]) -> LaunchedStep: ...
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the keys and values of an entry's tokens and of the nodes on `path`, and no others."""
+        """Keep the keys and values of the entry's tokens and of `path` only."""
         ...
 
-    def drop(self, work: BatchEntry) -> None:
-        """Release the pages of an entry's forks; the sequence's cache stays as it was before."""
-        ...
+    def drop(self, work: BatchEntry) -> None: ...
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the pages of an entry whose forward failed, and clear what it may have written."""
+        """Release a failed entry's pages, and clear its writes."""
         ...

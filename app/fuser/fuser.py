@@ -1,7 +1,4 @@
-"""Run the fuser's segment: drafts in, one tree a sequence out.
-
-Runs in the fuser's worker, and in a drafter node for the jobs that it alone drafts for.
-"""
+"""Run the fuser's segment, in the fuser's worker or in a drafter node that drafts alone: drafts in, trees out."""
 
 from collections.abc import Iterable
 
@@ -15,8 +12,6 @@ from app.stages.fuse import fuse, warm_up
 
 
 class Fuser:
-    """A fuser: it collects a round's drafts, adds those of its own model-free drafters, and makes the tree."""
-
     def __init__(
         self,
         model_free: Iterable[Drafter],
@@ -44,17 +39,16 @@ class Fuser:
                     self._sharing.open(job, self._rounds.models(job), now_s)
 
     def receive(self, drafts: Iterable[Draft]) -> None:
-        """Add drafts to their rounds."""
         for draft in drafts:
             self._rounds.add(draft)
 
     def share(self, guesses: Iterable[TokenGuess], now_s: float) -> list[tuple[str, SharedPath]]:
-        """Gather guesses of shared paths; return (node's mailbox, path) for each node that is to guess on."""
+        """Gather guesses; return (node's mailbox, path) for each node that is to guess on."""
         self._sharing.receive(guesses, now_s)
         return self._sharing.advance(now_s)
 
     def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
-        """Close every round that has all its drafts or is due; return (verifier's mailbox, tree) of each."""
+        """Close every round that is complete or due; return (verifier's mailbox, tree) of each."""
         rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
         for r in rounds:
             if r.job.sharing:
@@ -64,12 +58,11 @@ class Fuser:
         return [(r.job.verifier, r.message()) for r in rounds]
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until a round, or a step of its path, is due; None when none is open."""
+        """Return the seconds until a round or a step of its path is due; None when none is open."""
         waits = (self._rounds.wait_s(now_s), self._sharing.wait_s(now_s))
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _draft_model_free(self, rounds: list[FuseRound]) -> None:
-        """Draft with the model-free drafters that the jobs name."""
         new = {r.job.request_id: r for r in rounds}
         for drafter in self._replicas.drafters:
             for draft in drafter.draft([r.context for r in new.values() if drafter.name in r.job.drafters]):
@@ -77,7 +70,6 @@ class Fuser:
                     new[draft.request_id].drafts[draft.drafter] = draft
 
     def _fuse(self, rounds: list[FuseRound]) -> None:
-        """Make the trees of rounds that have drafts which their trees have not."""
         stale = [r for r in rounds if r.num_fused != len(r.drafts)]
         trees = fuse([(r.job, [*r.drafts.values()]) for r in stale], self._vocab_size)
         for r, tree in zip(stale, trees, strict=True):

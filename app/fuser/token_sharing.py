@@ -1,28 +1,22 @@
 """Choose each token of the paths that drafters on several nodes share (CoSine, papers 1.3).
 
-Guesses are gathered step by step; the most confident token is chosen and sent to every node of the
-round, which guesses the next one from it. A step waits for the drafters that are up with it: once the
-first guess has come, for as long again as that took. A drafter that is later is left behind for the
-step; it is not waited for until it guesses in time again. Knows no mailboxes' contents, no models.
+The most confident guess is chosen and sent to every node of the round. After its first guess a step waits as long
+again as that took for the drafters that guessed the last step in time.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from app.drafter.draft_steps import DraftStep, drafts_of, fused_step
+from app.fuser.early_mail import EarlyMail
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
 
 LEAST_WAIT_S = 0.003  # for the others, once the first guess of a step has come: the jitter of two hops
-MAX_EARLY = 512  # rounds for which guesses that overtook their job are kept
-MAX_EARLY_EACH = 32  # such guesses of one round
 
 
 @dataclass(slots=True)
 class _Path:
-    """A round's path: the steps chosen, and the guesses of the next."""
-
     job: DraftJob
     awaited: set[str]
     begun_s: float  # when its next step could be guessed
@@ -33,18 +27,16 @@ class _Path:
 
     @property
     def is_done(self) -> bool:
-        """Return whether it is as long as its job asks for, or too unlikely to go on."""
         return len(self.steps) >= self.job.max_draft_tokens or self.survival < self.job.least_survival
 
     @property
     def due_s(self) -> float:
-        """Return until when its next step waits for those that have not guessed it."""
         if not self.guesses:
             return self.job.due_s
         return self.first_s + max(LEAST_WAIT_S, self.first_s - self.begun_s)
 
     def add(self, guess: TokenGuess, now_s: float) -> None:
-        """Add a guess of the next token; other steps' come too late."""
+        """Add a guess of the next token; those of other steps are late."""
         if self.is_done or guess.step != len(self.steps) or guess.drafter not in self.job.drafters:
             return
         if not self.guesses:
@@ -54,7 +46,7 @@ class _Path:
         self.guesses.setdefault(guess.drafter, own)
 
     def advance(self, now_s: float) -> bool:
-        """Choose the next token, if all that are awaited have guessed it or it is due; tell whether it was."""
+        """Choose the next token once it is due or guessed by all that are awaited; tell whether it was."""
         if self.is_done or not self.guesses or (now_s < self.due_s and not self.awaited <= self.guesses.keys()):
             return False
         self.awaited &= self.guesses.keys()
@@ -66,7 +58,6 @@ class _Path:
         return True
 
     def message(self) -> SharedPath:
-        """Return the path so far, for its nodes."""
         return SharedPath(
             request_id=self.job.request_id,
             base=self.job.base,
@@ -76,21 +67,18 @@ class _Path:
 
 
 class TokenSharing:
-    """The shared paths of one fuser's open rounds."""
-
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._paths: dict[str, _Path] = {}
-        self._early: OrderedDict[tuple[str, int], list[TokenGuess]] = OrderedDict()
+        self._early = EarlyMail[TokenGuess]()
 
     def open(self, job: DraftJob, models: Iterable[str], now_s: float) -> None:
-        """Begin a round's path, which these model drafters guess."""
         path = self._paths[job.request_id] = _Path(job, set(models), now_s)
-        for guess in self._early.pop((job.request_id, job.base), ()):
+        for guess in self._early.take(job):
             path.add(guess, now_s)
 
     def receive(self, guesses: Iterable[TokenGuess], now_s: float) -> None:
-        """Add guesses to their paths, without those that are no tokens; keep those that come before their job."""
+        """Add valid guesses; keep those that arrive before their job."""
         for guess in guesses:
             if not self._is_sound(guess):
                 continue
@@ -98,38 +86,28 @@ class TokenSharing:
             if path and path.job.base == guess.base:
                 path.add(guess, now_s)
             elif path is None or path.job.base < guess.base:
-                self._keep(guess)
+                self._early.keep((guess.drafter, guess.step), guess)
 
     def advance(self, now_s: float) -> list[tuple[str, SharedPath]]:
-        """Choose the tokens that can be chosen; return (node's mailbox, path) for each node that is to go on."""
+        """Choose what can be chosen; return (node's mailbox, path) for each node that is to go on."""
         moved = [path for path in self._paths.values() if path.advance(now_s)]
         return [(box, path.message()) for path in moved if not path.is_done for box in path.job.sharing]
 
     def is_done(self, job: DraftJob) -> bool:
-        """Tell whether the job's path needs no more guesses."""
         path = self._paths.get(job.request_id)
         return path is None or path.is_done
 
     def close(self, job: DraftJob) -> list[Draft]:
-        """Drop the job's path; return the drafts of the tokens chosen so far."""
         path = self._paths.pop(job.request_id, None)
         return [] if path is None else drafts_of(job.request_id, job.base, path.steps)
 
     def remove(self, request_id: str) -> None:
-        """Drop a sequence's path."""
         self._paths.pop(request_id, None)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until a step is due; None when none has a guess."""
+        """None when no step has a guess."""
         return min((max(0.0, path.due_s - now_s) for path in self._paths.values() if path.guesses), default=None)
 
     def _is_sound(self, guess: TokenGuess) -> bool:
         tokens, chances = (guess.token, guess.second), (guess.confidence, guess.second_confidence)
         return all(0 <= token < self._vocab_size for token in tokens) and all(0.0 <= p <= 1.0 for p in chances)
-
-    def _keep(self, guess: TokenGuess) -> None:
-        early = self._early.setdefault((guess.request_id, guess.base), [])
-        if len(early) < MAX_EARLY_EACH:
-            early.append(guess)
-        while len(self._early) > MAX_EARLY:
-            self._early.popitem(last=False)

@@ -84,7 +84,6 @@ class Children:
             self._changed(self)
 
     def pause(self, longest_s: float) -> float:
-        """Compute the seconds until the next restart is due, at most `longest_s`."""
         due = [child.due_s for child in self._children if child.process is None]
         return max(0.0, min([longest_s, *(due_s - time.monotonic() for due_s in due)]))
 

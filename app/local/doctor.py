@@ -47,8 +47,6 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check; `mend`: what to do about it."""
-
     level: Level
     text: str
     mend: str = ""
@@ -61,7 +59,6 @@ Check = Callable[[Settings, Instance], Finding]
 
 
 def examine(settings: Settings, instance: Instance, checks: Sequence[Check] | None = None) -> list[Finding]:
-    """Run all checks, or these. A check that raises is a finding, too."""
     return [_guarded(one, settings, instance) for one in (CHECKS if checks is None else checks)]
 
 

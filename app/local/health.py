@@ -49,7 +49,6 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
 
 
 def problems(state: State, lease_s: float) -> list[str]:
-    """List the reasons why the instance is not ready; none when it is."""
     return _examine(state, lease_s)[1]
 
 

@@ -32,7 +32,6 @@ class ProcessId(Message):
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Identify the live process with this number, if there is one."""
         started = _started(pid)
         return None if started is None else cls(pid=pid, started=started)
 

@@ -51,7 +51,6 @@ def _roles(settings: Settings) -> list[str]:
 
 
 def _draft_nodes(settings: Settings) -> dict[str, Settings]:
-    """Return the settings of each drafter node by its name: one node of all drafters, or a node each."""
     if settings.plan.placement != "nodes":
         return {"draft-1": settings}
     nodes: dict[str, Settings] = {}
@@ -87,7 +86,6 @@ def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:
 
 
 def settings_environment(settings: Settings) -> dict[str, str]:
-    """Write all settings but the user's own key as PACELINE_* variables for another process."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields if name != "api_key"}
     return {
         variable(name): as_text(value.absolute() if isinstance(value, Path) else value)

@@ -62,7 +62,6 @@ class Supervisor:
         self._signals = signals
 
     def start(self, services: Sequence[Service], ready: Callable[[], str | None], limit_s: float = START_S) -> None:
-        """Start these and wait until `ready` names no problem. Raises InstanceError, or Stopped."""
         self._children.start(services)
         deadline = time.monotonic() + limit_s
         while missing := ready():

@@ -81,7 +81,6 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
 
 
 def stop(instance: Instance) -> bool:
-    """Stop an instance and wait until it is gone; False if it does not run."""
     state = instance.running()
     if state is None:
         _end_left_over(instance)
@@ -92,7 +91,6 @@ def stop(instance: Instance) -> bool:
 
 
 def _models(settings: Settings, progress: Progress) -> Path:
-    """Check the models that the workers will load; return the target's folder. Raises ModelRefused."""
     folder = resolve(settings.model, settings.home, progress)
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
@@ -105,8 +103,6 @@ def _check_keys(settings: Settings) -> None:
 
 
 class _Serving:
-    """Run an instance once, and keep its state file up to date."""
-
     def __init__(self, settings: Settings, instance: Instance, state: State, progress: Progress) -> None:
         self._settings = settings
         self._instance = instance
@@ -203,7 +199,6 @@ def _end_left_over(instance: Instance) -> None:
 
 
 def _end(process: ProcessId, grace_s: float) -> None:
-    """Stop a process that is no child of this one, and wait until it is gone."""
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
         deadline = time.monotonic() + wait_s
         if process.alive():

@@ -1,6 +1,6 @@
-"""Measure how far drafting and verifying slow each other down in one process, since caches and memory are shared.
+"""Measure how far drafting and verifying slow each other down in one process, which share caches and memory.
 
-FASER's controller decides by it before it has seen a split at work (`app.speculation.joint`).
+FASER's controller starts from it (`app.speculation.joint`).
 """
 
 import threading
@@ -18,14 +18,14 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """Hold each side's time beside the other over its time alone; 1: no slowdown."""
+    """Each side's time beside the other over its time alone."""
 
     verify_slowdown: float
     draft_slowdown: float
 
 
 def measure_interference(verify: Work, draft: Work, sides: Partition, alone: Partition) -> Interference:
-    """Time a piece of work of each side beside the other on `sides`, over its time alone on its side of `alone`."""
+    """Time each side's work beside the other on `sides`, over its time alone on its side of `alone`."""
     verify_s, draft_s = _seconds(verify, alone.verify), _seconds(draft, alone.draft)
     return Interference(
         _seconds(verify, sides.verify, beside=(draft, sides.draft)) / verify_s,
@@ -34,7 +34,6 @@ def measure_interference(verify: Work, draft: Work, sides: Partition, alone: Par
 
 
 def _seconds(work: Work, side: Side, beside: tuple[Work, Side] | None = None) -> float:
-    """Return the median seconds of one call, while the work of `beside` runs over and over in another thread."""
     done = threading.Event()
 
     def load(other: Work, other_side: Side) -> None:

@@ -1,8 +1,4 @@
-"""Compose a verifier's next batch: which sequences go into the step, and how much of each tree.
-
-Pure functions of the sequences, the policy and the time: nothing here waits, sends or changes
-state. A batch selection decides how much of each tree is worth its rows (`tree_budget`).
-"""
+"""Compose a verifier's next batch: pure functions of sequences, policy and time."""
 
 from bisect import bisect_right
 from collections.abc import Sequence as Listed
@@ -31,16 +27,12 @@ def compose(
     is_together: bool = True,
     selection: BatchSelection = PACE,
 ) -> list[BatchEntry]:
-    """Compose the next batch, empty if all wait for trees (see `wait_s`); at most `max_batch_tokens` rows.
+    """Compose the next batch of at most `max_batch_tokens` rows, empty if all wait for trees.
 
-    `sequences` come oldest first, as the entries do. Running sequences that are ready get their rows before
-    prompts, but while a prompt waits a chunk, or half of the step, is kept free for it (`app.scheduler.prefill`
-    divides it), so that neither starves the other; trees get the rows that are left, cut to what pays. Suspects
-    run alone, in turn with the others: the one that committed longest ago is next. With `is_together`
-    the running sequences go in one batch, so while one waits only prompts are read. Without it,
-    where all could go, the half that waited longest does, so that the other half's turn comes while
-    these draft. `selection` decides how much of each tree, and may leave sequences
-    out. `now_s`: wall clock.
+    `sequences` and entries come oldest first. Running ones get their rows before prompts, for which a chunk or half of
+    the step is kept free; trees get what is left. Suspects run alone, in turn with the others. With `is_together` the
+    running sequences go in one batch, so while one waits only prompts are read; else the half that waited longest goes
+    where all could. `now_s`: wall clock.
     """
     decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
     going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
@@ -88,7 +80,7 @@ def compose(
 
 
 def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = True) -> float | None:
-    """Return the seconds until a sequence can go on: 0 if one is ready now, None if there is none."""
+    """Return the seconds until a sequence is ready, None if there is none."""
     if not sequences:
         return None
     waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences]
@@ -96,24 +88,21 @@ def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = True) 
 
 
 def _last_s(sequence: Sequence) -> float:
-    """Return since when it waits for its next token, by the wall clock."""
     return sequence.last_token_s or sequence.record.created_s
 
 
 def _is_running(sequence: Sequence) -> bool:
-    """Tell whether a sequence decodes; else its prompt, or what preemption took, is still to be read."""
+    """Tell whether a sequence decodes; else its prompt, or what preemption took, is to be read."""
     kv = sequence.kv
     length = len(kv.tokens)
     return length > len(sequence.record.prompt_ids) and length - kv.cached <= TAIL_TOKENS
 
 
 def _is_ready(sequence: Sequence, now_s: float) -> bool:
-    """Tell whether a sequence can go on: a prompt always, a running one with its tree or once it is due."""
     return sequence.tree is not None or sequence.due_s <= now_s or not _is_running(sequence)
 
 
 def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]:
-    """Choose all that are not suspected, or one suspect: the side of the sequence that waited longest."""
     if not suspects or not ready:
         return ready
     first = min(ready, key=lambda s: (_last_s(s), s.record.id))
@@ -123,24 +112,18 @@ def _suspects_apart(ready: list[Sequence], suspects: Set[str]) -> list[Sequence]
 
 
 def _plain_s(sequences: Listed[Sequence], costs: StepCosts) -> float:
-    """Return the seconds of a step of these without trees; 0 for none."""
     if not sequences:
         return 0.0
     return costs.seconds(len(sequences)) + costs.reading.step_s((s.cached, 1) for s in sequences)
 
 
 def _longest_waiting_half(running: list[Sequence]) -> list[Sequence]:
-    """Choose the half that waited longest, in the order given."""
     chosen = {s.record.id for s in sorted(running, key=_last_s)[: (len(running) + 1) // 2]}
     return [s for s in running if s.record.id in chosen]
 
 
 def _allowed_tree(sequence: Sequence, most: int) -> Tree:
-    """Return the part of the sequence's tree that may be verified: `most` nodes, and no more than it wishes for.
-
-    The policy's bound, where it is not 0, is on what is asked for, since it spares drafters. No node is so deep that
-    the target's own token would already end the request.
-    """
+    """Cut the tree to `most` nodes and the request's bounds, and where the target's own token would end the request."""
     record = sequence.record
     bounds = record.speculation
     if sequence.tree is None or not bounds.enabled:
@@ -152,5 +135,4 @@ def _allowed_tree(sequence: Sequence, most: int) -> Tree:
 
 
 def _shallow(tree: Tree, max_depth: int) -> Tree:
-    """Leave out the nodes deeper than `max_depth`."""
     return tree.keep(node for node, depth in enumerate(tree.depths()) if 0 < depth <= max_depth)

@@ -3,15 +3,11 @@
     min over B, gamma   (T(B, gamma) - lambda V(B, gamma)) / |B|,    V = |B| + survival of the candidates kept
     subject to          T <= T_max,  sum mem(l_i, gamma_i) <= M_max,  Gamma = sum of gamma_i <= Gamma_max
 
-The description has a weighted sum of latency per request and verified tokens. As the latter count as
-gain here, in tokens that are expected to be right, gamma has an optimum; as a cost it would always be
-0. T is drafting plus verifying where they alternate, and the longer of the two where another batch is
-in flight; reading each context is a part of verifying. CoSine's solver is not known; here it is windows over
-the pool sorted by length, so that one very long sequence does not stretch a batch, and in each window
-the candidates of most worth. Where Gamma > Gamma_max the sequence with the most candidates loses one at a
-time (papers 1.5). Two rules are Paceline's own: every window holds the sequence that has waited longest,
-or some would never be in one; and a single sequence may exceed T_max. Where M_max has room for no window
-all go without candidates, and memory is reserved by age, since some batch must run.
+V is a gain: as the cost that the paper has, it would make gamma always 0. T is drafting plus verifying, or the longer
+of the two while another batch is in flight. CoSine's solver is not known; here it is windows over the pool sorted by
+length, and in each the candidates of most worth. Where Gamma > Gamma_max the sequence with the most candidates loses
+one at a time (papers 1.5). Two rules are Paceline's: every window holds the sequence that has waited longest, and a
+single sequence may exceed T_max. If no window fits M_max all go without candidates, and memory is reserved by age.
 """
 
 from collections import Counter
@@ -33,56 +29,38 @@ DraftSeconds = Callable[[int, int], float]  # (batch, depth) -> the seconds of d
 
 
 class Memory(Protocol):
-    """The target's KV cache, as far as a batch must know it."""
-
     @property
-    def free_tokens(self) -> int:
-        """Return the tokens that the pages of no sequence have room for."""
-        ...
+    def free_tokens(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A sequence that is ready.
-
-    `length` counts its tokens, `rows` those it needs without candidates; it waits since `since_s` (wall
-    clock). `survival` is that of its candidates, falling, and `depth` the length of the deepest.
-    `pages`: the KV pages it lacks with 0, 1, ... of them.
-    """
-
-    length: int
-    rows: int
-    since_s: float
-    survival: tuple[float, ...] = ()
-    depth: int = 0
-    pages: tuple[int, ...] = (0,)
+    length: int  # its tokens
+    rows: int  # without candidates
+    since_s: float  # wall clock when it began to wait
+    survival: tuple[float, ...] = ()  # of its candidates, falling
+    depth: int = 0  # of the deepest candidate
+    pages: tuple[int, ...] = (0,)  # KV pages it lacks with 0, 1, ... candidates
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPrice:
-    """Price a batch: step costs, drafting time, and whether another batch is drafted meanwhile."""
-
     costs: StepCosts
     draft_s: DraftSeconds
     is_pipelined: bool = False
 
     def seconds(self, verify_s: float, batch: int, depth: int) -> float:
-        """Return T of a batch that takes `verify_s` to verify, of trees of `depth`."""
         draft_s = self.draft_s(batch, depth)
         return max(verify_s, draft_s) if self.is_pipelined else verify_s + draft_s
 
 
 class CosineSelection:
-    """Select by CoSine's objective."""
-
     def __init__(self, draft_s: DraftSeconds, memory: Memory, objective: Objective) -> None:
-        """Price drafts by `draft_s(batch, depth)`, in seconds; trees must fit into `memory`."""
         self._draft_s = draft_s
         self._memory = memory
         self._objective = objective
 
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
-        """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
         pool = [_pooled(sequence, tree) for sequence, tree in zip(sequences, trees, strict=True)]
         price = BatchPrice(rows.costs, self._draft_s, rows.is_pipelined)
         free_pages = (self._memory.free_tokens - rows.chunk) // PAGE_TOKENS
@@ -92,11 +70,7 @@ class CosineSelection:
 def choose(
     pool: Listed[Pooled], price: BatchPrice, max_rows: int, free_pages: float, objective: Objective
 ) -> list[int | None]:
-    """Return for each of the pool how many of its candidates to verify; None leaves it out of the batch.
-
-    Windows are tried from every start, and grow by the next longer sequence to any size: O(n^2) of
-    them, n being a verifier's sequences, each a walk over its candidates.
-    """
+    """Return how many candidates to verify of each; None leaves a sequence out. Tries O(n^2) windows of n sequences."""
     if not pool:
         return []
     search = _Search(pool, price, max_rows, free_pages, objective)
@@ -113,8 +87,6 @@ def choose(
 
 
 class _Search:
-    """Choose the candidates of each window of one pool."""
-
     def __init__(
         self, pool: Listed[Pooled], price: BatchPrice, max_rows: int, free_pages: float, objective: Objective
     ) -> None:
@@ -132,7 +104,7 @@ class _Search:
         self._owners = [i for _, i in sorted(nodes, key=itemgetter(0))]  # of the candidates, those of most worth first
 
     def candidates(self, window: Listed[int]) -> tuple[dict[int, int], float] | None:
-        """Return the best candidates of these sequences, and the objective; None if they exceed a cap without any."""
+        """Return the best candidates of these sequences, and the objective; None if a cap leaves no room."""
         pool, price, objective, batch = self._pool, self._price, self._objective, len(window)
         rows = sum(pool[i].rows for i in window)
         pages = sum(pool[i].pages[0] for i in window)
@@ -165,7 +137,6 @@ class _Search:
         return kept, value(verify_s[objective.max_candidates], survival, reading_s)
 
     def _fitting(self, window: Listed[int], pages: int) -> list[int]:
-        """List the window's candidates that memory has room for by their sequences, those of most worth first."""
         kept, found, full = dict.fromkeys(window, 0), list[int](), set[int]()
         for i in self._owners:
             if i not in kept or i in full:
@@ -181,7 +152,6 @@ class _Search:
 
 
 def _pooled(sequence: Sequence, tree: Tree) -> Pooled:
-    """Describe a sequence that is ready, with its tree."""
     length = len(sequence.tokens)
     held, branches, pages = len(sequence.kv.pages), 0, [-(-length // PAGE_TOKENS)]
     inner = set[int]()

@@ -1,10 +1,7 @@
 """Decide how much of each prompt a step reads: a pure function of sequences, policy and costs.
 
-A row of a long context takes many times the time of one of a short context, so rows are counted by
-their time. Prompts take no more of a step than reading a chunk (`chunk_tokens`) without any context
-takes, or a step of one row where that is more. Where others decode, a prompt that takes longer than
-that gets a bounded part of each step, so that the others keep a bounded share of their pace. A
-context that is read once for any number of rows is read for at least as long a time of rows.
+Rows are counted by their time, which grows with the context. Prompts take at most that of a chunk without any context,
+or of a step of one row. Where others decode, a longer prompt gets a bounded part of each step.
 """
 
 from collections.abc import Sequence as Listed
@@ -20,11 +17,7 @@ INSTANT_S = 1e-9  # least time of a row
 
 
 def chunk_tokens(costs: StepCosts, policy: Policy) -> int:
-    """Return the prompt tokens that a step reads at most, within its `max_batch_tokens`.
-
-    The policy's, doubled for as long as that makes a token's time CHEAPER: a target whose steps take
-    the same for many rows reads more of them.
-    """
+    """Return the most prompt tokens of a step: the policy's, doubled while that makes a token's time CHEAPER."""
     size = min(policy.prefill_chunk_tokens, policy.max_batch_tokens)
     while 2 * size <= policy.max_batch_tokens and costs.prompt_s(2 * size) <= 2.0 * CHEAPER * costs.prompt_s(size):
         size *= 2
@@ -32,7 +25,7 @@ def chunk_tokens(costs: StepCosts, policy: Policy) -> int:
 
 
 def beside_of(policy: Policy) -> float:
-    """Return the time of long prompts in a step over that of what decodes beside them; it grows with the budget."""
+    """Return the time of long prompts over that of what decodes beside them."""
     return BESIDE * max(1.0, policy.max_batch_tokens / BATCH_TOKENS)
 
 
@@ -44,12 +37,10 @@ def split_prefill(
     running_s: float = 0.0,
     beside: float = BESIDE,
 ) -> list[BatchEntry]:
-    """Return the step's parts of prompts, of at most `max_tokens` and `size` tokens (`chunk_tokens`) together.
+    """Return the step's parts of prompts, of at most `max_tokens` and `size` tokens together, in the prompts' order.
 
-    `prompts` come oldest first, as the chunks do. Half of the room goes to the first, so that each
-    prompt is read at last; the rest to those with the fewest tokens left, so that a short one
-    behind a long one is read at once. `running_s` is what a step of the sequences that decode would
-    take alone, 0 if there are none; long prompts take `beside` times that.
+    Half of the room goes to the first prompt, the rest to those with the fewest tokens left. `running_s`: a step of
+    the decoding sequences alone; long prompts take `beside` times that.
     """
     most = min(max_tokens, size)
     room = _Room(most, size, costs, beside * running_s)
@@ -61,7 +52,6 @@ def split_prefill(
 
 
 def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> float:
-    """Return the seconds of a step that reads the next parts of these prompts alone; 0 for none."""
     if not prompts:
         return 0.0
     size, beside = chunk_tokens(costs, policy), beside_of(policy)
@@ -72,8 +62,6 @@ def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, runni
 
 
 class _Room:
-    """Hold the tokens and seconds of a step left for prompts, and the seconds left for long ones."""
-
     def __init__(self, tokens: int, size: int, costs: StepCosts, long_s: float) -> None:
         self.given: dict[str, int] = {}
         self._row_s = max(INSTANT_S, (costs.prompt_s(1 + size) - costs.seconds(1)) / size)
@@ -83,10 +71,10 @@ class _Room:
         self._tokens = tokens
 
     def give(self, sequence: Sequence, most: int, part: float = 1.0) -> None:
-        """Give a prompt what is left, at most `most` tokens and `part` of the seconds.
+        """Give a prompt at most `most` tokens and `part` of the seconds.
 
-        The first one gets at least LEAST_TOKENS, and rows for as long as its context takes to be read;
-        the others get LEAST_TOKENS if there is time for these.
+        The first one gets at least LEAST_TOKENS, and rows for as long as its context takes to be read; the others get
+        LEAST_TOKENS if there is time.
         """
         given = self.given.get(sequence.record.id, 0)
         left = sequence.uncached - given

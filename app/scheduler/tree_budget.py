@@ -1,7 +1,4 @@
-"""Decide how much of each tree is worth its rows in a step, by marginal gain (design D5).
-
-Pure functions: the n best nodes of the batch, for the n that gives the most tokens a second.
-"""
+"""Decide how much of each tree is worth its rows in a step, by marginal gain (design D5)."""
 
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
@@ -15,8 +12,6 @@ from app.state import Sequence, Tree
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """The rows that a step has without trees, their costs, and the bound on all rows."""
-
     base: int  # rows without any node
     most: int  # rows of the whole step
     chunk: int  # of `base`, rows of prompts
@@ -27,18 +22,13 @@ class BatchRows:
 
 
 class BatchSelection(Protocol):
-    """Select the running sequences, and the part of their trees, that go into a step."""
-
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
         """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
         ...
 
 
 class PaceSelection:
-    """Take all sequences, and the nodes of their trees that give the most tokens a second."""
-
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
-        """Return the nodes of each sequence's tree (`cut`)."""
         return cut(trees, rows.base, rows.costs, rows.most, rows.base_s, rows.row_s)
 
 
@@ -50,17 +40,12 @@ def cut(
     base_s: float = 0.0,
     row_s: Listed[float] = (),
 ) -> list[int]:
-    """Return how many nodes of each tree to verify; 0 allowed, the fewest at equal worth.
+    """Return how many nodes of each tree to verify; the fewest at equal worth.
 
-    They are the n best of all by survival, for the n that maximises (sequences + their survival) /
-    (seconds(base_rows + n) + base_s).
-
-    The maximum is over *all* n: seconds() has steps, beyond which more rows can pay again. Of nodes of
-    equal survival those of the earlier tree come first. `base_s` is what the step takes beside its rows,
-    less what is no matter of nodes: reading contexts is added, and the rows of prompts, which are among
-    `base_rows`, are taken off, since a token early spares a row of some later step and no prompt. `row_s`:
-    by tree, the seconds of reading of each node; their worth at the pace without nodes is subtracted from
-    a node's survival when the best are picked.
+    They are the n best of all by survival, for the n that maximises (sequences + their survival) / (seconds(base_rows
+    + n) + base_s), over all n, since seconds() has steps. `base_s` adds the reading of contexts and takes off the rows
+    of prompts, which are among `base_rows` and are not spared by a token. `row_s`: by tree, the seconds of reading of
+    each node, which reduce its worth at the pace without nodes.
     """
     survival: list[float] = []
     owners: list[int] = []

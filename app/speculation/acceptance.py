@@ -1,8 +1,7 @@
 """Estimate how many of a sequence's next draft tokens will be right: acceptance by depth.
 
-A sequence starts from its tenant's mean, the tenant from a constant; tenants share nothing (design D9).
-The *uncut* tree is compared with the committed tokens, so a sequence learns even from nodes that were
-not verified. For one thread.
+A sequence starts from its tenant's mean; tenants share nothing (design D9). The uncut tree is compared with the
+committed tokens, so a sequence learns from nodes that were not verified, too. For one thread.
 """
 
 from collections import OrderedDict
@@ -23,7 +22,7 @@ _STARTS = [START] * MAX_DEPTH
 
 
 class AcceptanceEstimate:
-    """A sequence's conditional acceptance by depth; without a `prior` a tenant's, which is its sequences' prior."""
+    """A sequence's conditional acceptance by depth; without a `prior` a tenant's."""
 
     __slots__ = (
         "_accepted",
@@ -45,16 +44,15 @@ class AcceptanceEstimate:
         self._survival: list[float] = []  # of `_known`, as deep as it was asked for
 
     def survival(self, depth: int) -> list[float]:
-        """Return the survival at depths 1 ... `depth`: the chance that all tokens up to it are right."""
+        """Return the chance that all tokens up to depths 1 ... `depth` are right."""
         known = self._conditionals(min(depth, MAX_DEPTH))
         if depth > len(self._survival):
             self._survival = [*accumulate(known[:depth] + known[-1:] * (depth - len(known)), mul)]
         return self._survival[:depth]
 
     def update(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft of `drafted` levels, the first `accepted` of which were right (`levels`).
-
-        Levels behind the first wrong one tell nothing. The prior learns the same.
+        """Learn from a draft of `drafted` levels, the first `accepted` of which were right; the prior learns the
+        same.
         """
         right, seen, decay = self._accepted, self._seen, self._decay
         known = min(drafted, MAX_DEPTH)
@@ -70,14 +68,12 @@ class AcceptanceEstimate:
             self._prior.update(drafted, accepted)
 
     def record_asked(self, draft_tokens: int) -> None:
-        """Record the draft tokens that the sequence asks for this round."""
         if not draft_tokens:
             self._accepted = [value * SILENT_DECAY for value in self._accepted]
             self._seen = [value * SILENT_DECAY for value in self._seen]
             self._known = []
 
     def _conditionals(self, depth: int) -> list[float]:
-        """Return the chance of a token if all before it are right, down to `depth` or deeper."""
         priors = self._prior._conditionals(depth) if self._prior else _STARTS
         if len(self._known) < depth or self._known_priors is not priors:
             self._known_priors, self._survival = priors, []
@@ -89,15 +85,12 @@ class AcceptanceEstimate:
 
 
 class AcceptanceEstimates:
-    """The acceptance estimates of all requests of a process; the least recently used give way."""
-
     def __init__(self, max_requests: int = 4096, max_tenants: int = 1024) -> None:
         self._max_requests, self._max_tenants = max_requests, max_tenants
         self._requests: OrderedDict[str, AcceptanceEstimate] = OrderedDict()
         self._tenants: OrderedDict[str, AcceptanceEstimate] = OrderedDict()
 
     def of(self, request_id: str, tenant: str) -> AcceptanceEstimate:
-        """Return the request's estimate, made at its first use."""
         found = self._requests.get(request_id)
         if found is not None:
             self._requests.move_to_end(request_id)
@@ -107,14 +100,12 @@ class AcceptanceEstimates:
         return _kept(self._requests, request_id, self._max_requests)
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request's estimate; its tenant keeps what was learnt."""
         self._requests.pop(request_id, None)
 
 
 def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
-    """Count (drafted, accepted) on a tree's main branch.
+    """Count (drafted, accepted) on a tree's main branch, as far as `committed` reaches.
 
-    Drafted are the nodes that `committed` can judge, accepted those before the first wrong one.
     Side branches do not count: draft lengths are priced as chains.
     """
     main = tree.tokens if tree.is_chain else [tree.tokens[node - 1] for node in tree.main_branch()]
@@ -127,7 +118,6 @@ def levels(tree: Tree, committed: Sequence[int]) -> tuple[int, int]:
 
 
 def _kept(kept: OrderedDict[str, AcceptanceEstimate], key: str, limit: int) -> AcceptanceEstimate:
-    """Return the entry, made if need be, as the most recently used of at most `limit`."""
     found = kept.get(key)
     if found is None:
         found = kept[key] = AcceptanceEstimate()

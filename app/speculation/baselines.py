@@ -1,7 +1,6 @@
 """Decide draft lengths by other rules than marginal gain (`app.speculation.marginal`), as baselines.
 
-All of a draft is verified: the whole tree with `tree:N` and `cosine`, else its main branch; with CoSine's
-batches as much of it as their objective chooses. FASER's search is in `app.speculation.faser`.
+All of a draft is verified, with CoSine's batches as much as their objective chooses.
 """
 
 from collections import OrderedDict
@@ -28,7 +27,7 @@ AGAIN = 64  # steps after a token that was taken back before the next one
 
 
 def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
-    """Make a baseline length policy for rounds of at most so many model drafters; None for marginal gain."""
+    """Make a baseline length policy for rounds of at most `most_drafters`; None for marginal gain."""
     name, _, number = kind.partition(":")
     if number:
         return FixedLength(int(number))
@@ -38,19 +37,16 @@ def length_policy(kind: str, most_drafters: int) -> LengthPolicy | None:
 
 
 def length_search(kind: str) -> LengthSearch | None:
-    """Make the length policy of this kind that finds lengths under any costs; None: it has none."""
     name, _, number = kind.partition(":")
     return FixedLength(int(number)) if name == "fixed" else FaserLength() if kind == "faser" else None
 
 
 class CommittedCounts:
-    """Tell how many tokens requests committed from one decision to the next."""
-
     def __init__(self) -> None:
         self._known: OrderedDict[str, int] = OrderedDict()  # tokens of each request at its last decision
 
     def since(self, lengths: Mapping[str, int]) -> dict[str, int]:
-        """Return the tokens since the last call by request, of those that were in one; `lengths`: all of theirs."""
+        """Return the tokens since the last call, of requests that were in one; `lengths`: of all their tokens."""
         committed = {one: length - self._known[one] for one, length in lengths.items() if one in self._known}
         for one, length in lengths.items():
             self._known[one] = length
@@ -61,10 +57,8 @@ class CommittedCounts:
 
 
 class BaselineController:
-    """Decide by a baseline policy; a `LengthPlanner` that weighs no part of a draft against its cost."""
-
     def __init__(self, policy: LengthPolicy, *, is_tree: bool = False, is_whole: bool = True) -> None:
-        """Decide by `policy`. Verify trees with `is_tree`, else main branches; with `is_whole` no part is left out."""
+        """With `is_tree` verify trees, else main branches; with `is_whole` all of them."""
         self.modes: Final = DraftModes()
         self._policy = policy
         self._is_tree = is_tree
@@ -73,11 +67,9 @@ class BaselineController:
 
     @property
     def drafters(self) -> int | None:
-        """Return how many model drafters may take part in a round; None: as many as routing may ask."""
         return self._policy.drafters
 
     def plan(self, batch: DraftBatch) -> LengthDecision:
-        """Decide for one batch; drafts of all drafters are waited for as long as the policy allows."""
         candidates = dict(zip(batch.lengths, batch.candidates, strict=True))
         depths = self._policy.depths(
             candidates, batch.costs, self.modes.with_models.costs, batch.now_s, self._committed.since(batch.lengths)
@@ -86,35 +78,28 @@ class BaselineController:
         return LengthDecision(depths)
 
     def trim(self, tree: Tree) -> Tree:
-        """Reduce the tree to its main branch unless trees are wanted; with `is_whole` all of that is verified."""
         wanted = tree if self._is_tree else tree.chain()
         return whole(wanted) if self._is_whole else wanted
 
 
 def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:
-    """Record what each candidate is asked for."""
     for candidate, depth in zip(candidates, depths, strict=True):
         candidate.expectation.record_asked(depth)
 
 
 def whole_chain(tree: Tree) -> Tree:
-    """Keep the tree's main branch, all of which is to be verified."""
     return whole(tree.chain())
 
 
 def whole(tree: Tree) -> Tree:
-    """Return a tree all of which is to be verified."""
     survival = [1.0] * len(tree.tokens)
     return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence)
 
 
 class FixedLength:
-    """Ask for the same number of tokens at every step."""
-
     drafters: Final = None
 
     def __init__(self, tokens: int) -> None:
-        """Ask for `tokens` tokens."""
         self._tokens = tokens
 
     def depths(
@@ -125,14 +110,12 @@ class FixedLength:
         now_s: float,
         committed: Mapping[str, int],
     ) -> list[int]:
-        """Return the fixed length, within each candidate's limit."""
         return self.search(candidates, costs, drafting)
 
     def update(self, committed: Mapping[str, int]) -> None:
         """Learn nothing."""
 
     def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
-        """Return the fixed length, within each candidate's limit."""
         return [min(self._tokens, c.limit) for c in candidates.values()]
 
     def record(self, lengths: Mapping[str, int]) -> None:
@@ -142,15 +125,12 @@ class FixedLength:
 class CosineLength:
     """Follow the idle part of the verifier's time with one length for all requests (CoSine, papers 1.5).
 
-    Negative feedback: while the verifier idles more drafters take part or more tokens are drafted; where
-    drafts pile up before it, which leaves it no time to idle, fewer. Drafters come first and go last, since
-    those on nodes of their own take next to no time more. A token more also takes drafting longer, which a
-    verifier that waits for drafts idles through: one that leaves it no busier is taken back, or the feedback
-    would not be negative. The paper's thresholds, steps and order are not known.
+    While the verifier idles, more drafters take part or more tokens are drafted; while drafts pile up before it,
+    fewer. Drafters come first and go last, since those on nodes of their own add next to no time. A token more that
+    leaves the verifier no busier is taken back. The paper's thresholds, steps and order are not known.
     """
 
     def __init__(self, most_drafters: int) -> None:
-        """Let at most `most_drafters` model drafters take part in a round."""
         self._most_drafters = most_drafters
         self._drafters = min(FIRST_DRAFTERS, most_drafters)
         self._length = FIRST_LENGTH
@@ -162,7 +142,6 @@ class CosineLength:
 
     @property
     def drafters(self) -> int:
-        """Return how many model drafters may take part in a round."""
         return self._drafters
 
     def depths(
@@ -173,7 +152,6 @@ class CosineLength:
         now_s: float,
         committed: Mapping[str, int],
     ) -> list[int]:
-        """Update the idle part by the step that these candidates were in, then choose the length."""
         longest = max((c.limit for c in candidates.values()), default=0)
         if self._decided_s is not None and now_s > self._decided_s:
             self._update(max(0.0, 1.0 - costs.last_s / (now_s - self._decided_s)), longest)

@@ -1,4 +1,4 @@
-"""Expect the seconds from asking for drafts to having them, by what drafter nodes report of earlier ones."""
+"""Expect the seconds from asking for drafts to having them, by the reports of drafter nodes."""
 
 from collections.abc import Sequence as Listed
 from copy import copy
@@ -16,14 +16,11 @@ DEFAULT_HOP_S = 0.001  # from asking to receiving beside the drafters' own work,
 
 
 def size_class(batch: int) -> int:
-    """Return the class of a batch's size: a power of two up to the next."""
     return batch.bit_length()
 
 
 @dataclass(slots=True)
 class _Guesses:
-    """What a guess of all sequences of a batch takes under one split of the machine, by size class."""
-
     slowdown: float = 1.0  # over split 0, expected before any draft
     token_s: dict[int, RecentMedian] = field(default_factory=dict)
 
@@ -31,9 +28,8 @@ class _Guesses:
 class DraftCosts:
     """The seconds of drafts by models: hop + depth x part x token_s(batch) + reading.
 
-    `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens that are asked for,
-    those that are guessed after the job has come; the others were guessed ahead, or too unlikely. Before any report
-    drafts are expected to take the hop alone, since only drafting shows what it takes.
+    `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens asked for, those
+    guessed after the job's arrival. Before any report only the hop is expected.
     """
 
     def __init__(self) -> None:
@@ -46,17 +42,14 @@ class DraftCosts:
 
     @property
     def split(self) -> int:
-        """Return the split of the machine whose costs these are."""
         return self._split
 
     @property
     def is_known(self) -> bool:
-        """Tell whether any drafts showed what drafting takes."""
         return self._nearest() is not None
 
     @property
     def hop_s(self) -> float:
-        """Return the seconds beside the drafters' own work."""
         return self._hop.value if self._hop.count else DEFAULT_HOP_S
 
     def expect(self, split: int, slowdown: float) -> None:
@@ -64,20 +57,19 @@ class DraftCosts:
         self._by_split.setdefault(split, _Guesses()).slowdown = slowdown
 
     def use(self, split: int) -> None:
-        """Give the costs under this split of the machine, and learn them, from now on; at first it is 0."""
+        """Use this split's costs from now on; at first it is 0."""
         self._split, self._guesses = split, self._by_split.setdefault(split, _Guesses())
 
     def at(self, split: int) -> Self:
-        """Return the costs under another split; what is learnt of it is one for both objects."""
+        """Return the costs under another split; both objects share what is learnt of it."""
         found = copy(self)
         found.use(split)
         return found
 
     def update(self, batch: int, depth: int, came_s: float, reports: Listed[DraftReport]) -> None:
-        """Learn from drafts of `depth` tokens for `batch` sequences that came after `came_s` seconds.
+        """Learn from drafts of `depth` tokens for `batch` sequences that came after `came_s`.
 
-        `reports`: those of their nodes that can be true (`is_sound`); the slowest node counts. Without one all of the
-        time counts as guessing.
+        The slowest of the nodes with a sound report counts. Without one all of the time counts as guessing.
         """
         if batch < 1 or depth < 1 or not 0.0 <= came_s < float("inf"):
             return
@@ -93,12 +85,11 @@ class DraftCosts:
             self._guesses.token_s.setdefault(size_class(batch), RecentMedian()).add(guess_s / guessed)
 
     def update_reading(self, report: DraftReport) -> None:
-        """Learn what reading takes from a report that can be true."""
         if report.read_tokens > 0:
             self._reading.add(report.read_s / report.read_tokens)
 
     def guess_s(self, batch: int, depth: int) -> float:
-        """Return the seconds of `depth` guesses, none of them ahead, without the hop; 0 before any draft."""
+        """Return the seconds of `depth` guesses, none ahead, without the hop; 0 before any draft."""
         near = self._nearest()
         if near is None or batch < 1:
             return 0.0
@@ -107,19 +98,18 @@ class DraftCosts:
         return depth * self._guesses.slowdown / near.slowdown * near.token_s[known].value
 
     def seconds(self, batch: int, depth: int) -> float:
-        """Return the seconds that asking for drafts takes on average; 0 without draft tokens."""
+        """Return the mean seconds of asking for drafts; 0 without draft tokens."""
         return self.hop_s + self._part * self.guess_s(batch, depth) if batch > 0 and depth > 0 else 0.0
 
     def wait_s(self, batch: int, depth: int) -> float:
-        """Return the seconds from asking to having drafts of which nothing was guessed ahead."""
+        """Return the seconds of drafts of which nothing was guessed ahead."""
         return self.hop_s + self.guess_s(batch, depth) if batch > 0 and depth > 0 else 0.0
 
     def span(self, batch: int, depth: int) -> list[float]:
-        """Return `seconds` of 0, 1, ... `depth` tokens, for a search."""
         return [self.seconds(batch, tokens) for tokens in range(depth + 1)]
 
     def read_s(self, unread: int) -> float:
-        """Return the seconds to read so many unseen tokens; a few are part of any draft."""
+        """Return the seconds to read unseen tokens; a few are part of any draft."""
         return self._reading.value * unread if unread > FEW_UNREAD else 0.0
 
     @property
@@ -127,7 +117,6 @@ class DraftCosts:
         return self._parts / self._part_rounds if self._part_rounds else 1.0
 
     def _nearest(self) -> _Guesses | None:
-        """Return what is known of the split that is nearest to this one."""
         if self._guesses.token_s:
             return self._guesses
         known = [split for split, guesses in self._by_split.items() if guesses.token_s]
@@ -135,32 +124,28 @@ class DraftCosts:
 
 
 class TableCosts:
-    """The seconds of drafts by model-free drafters, in the verifier's own process: so many for each sequence."""
+    """The seconds of drafts by model-free drafters: so many for each sequence."""
 
     def __init__(self) -> None:
         self._sequence = RecentMedian()
 
     @property
     def is_known(self) -> bool:
-        """Tell whether any drafts showed what drafting takes."""
         return self._sequence.count > 0
 
     def update(self, batch: int, came_s: float) -> None:
-        """Learn from drafts for `batch` sequences that were there after `came_s` seconds."""
         if batch > 0 and 0.0 <= came_s < float("inf"):
             self._sequence.add(came_s / batch)
 
     def seconds(self, batch: int, depth: int) -> float:
-        """Return the seconds for so many sequences, of any depth; 0 without draft tokens."""
         return batch * self._sequence.value if depth > 0 else 0.0
 
     def span(self, batch: int, depth: int) -> list[float]:
-        """Return `seconds` of 0, 1, ... `depth` tokens, for a search."""
         return [0.0, *[self.seconds(batch, 1)] * depth]
 
 
 def is_sound(report: DraftReport, came_s: float) -> bool:
-    """Tell whether a report of drafts that came after `came_s` seconds can be true."""
+    """Tell whether a report of drafts that came after `came_s` can be true."""
     return (
         isfinite(report.guess_s)
         and isfinite(report.read_s)

@@ -1,7 +1,4 @@
-"""Estimate what drafts take and bring, with models and by model-free drafters alone.
-
-Model-free drafters cost next to nothing and models do not, so each mode has estimates of its own.
-"""
+"""Estimate what drafts take and bring, with models and by model-free drafters alone."""
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Listed
@@ -20,34 +17,27 @@ Costs = TypeVar("Costs")
 
 @dataclass(frozen=True, slots=True)
 class DraftMode(Generic[Costs]):
-    """Hold the estimates of one mode: the seconds it takes, and the tokens it gets right."""
+    """The estimates of one mode: its seconds, and the tokens it gets right."""
 
     costs: Costs
     expectations: AcceptanceEstimates = field(default_factory=AcceptanceEstimates)
 
     def of(self, record: Record) -> AcceptanceEstimate:
-        """Return the estimate of acceptance for this request."""
         return self.expectations.of(record.id, record.tenant)
 
 
 class DraftModes:
-    """Keep the estimates of both modes."""
-
     def __init__(self) -> None:
         self.with_models: Final = DraftMode(DraftCosts())
         self.model_free: Final = DraftMode(TableCosts())
         self.exploration: Final = Exploration()
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request; its tenant's prior stays."""
         self.with_models.expectations.remove(request_id)
         self.model_free.expectations.remove(request_id)
 
     def update(self, rounds: Iterable[Round], model_free: Collection[str]) -> None:
-        """Learn from what came of trees; those of models also show what their model-free part alone would have been.
-
-        `model_free`: the drafters that are no models.
-        """
+        """Learn from trees; those of models also show what their model-free part alone would have been."""
         for record, tree, committed, is_model_free in rounds:
             drafted, accepted = found = levels(tree, committed)
             if not is_model_free:

@@ -1,5 +1,3 @@
-"""Hold which drafters are alive, where they run, and where their drafts are fused."""
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -10,30 +8,23 @@ from app.store.protocol import Node
 
 @dataclass(frozen=True, slots=True)
 class DrafterPool:
-    """Hold the live drafters: models by name with their mailbox, model-free ones at every fuser.
-
-    `core_share` is 1.0 when the model drafters run on the verifier's own cores, 0.0 on other
-    machines. `fuser` is the fusion task's mailbox, `alone` that of the fuser for what model-free
-    drafters alone draft: the verifier's own, since that takes less time than a hop. `hosts` has all
-    the nodes of the drafters that several host; `waiting`, by mailbox, the items that wait there;
-    `away` the mailboxes on other machines than the verifier's.
-    """
+    """The live drafters: models by name with their mailbox, model-free ones at every fuser."""
 
     models: Mapping[str, str] = field(default_factory=dict)
     model_free: tuple[str, ...] = ()
-    core_share: float = 1.0
-    fuser: str = FUSE
-    alone: str = FUSE
+    core_share: float = 1.0  # 1.0: model drafters run on the verifier's own cores; 0.0: on other machines
+    fuser: str = FUSE  # mailbox of the fusion task
+    alone: str = FUSE  # of the fuser of what model-free drafters alone draft: the verifier's own, which saves a hop
     readers: frozenset[str] = frozenset()  # drafters that read the target's last hidden state
-    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    waiting: Mapping[str, int] = field(default_factory=dict)
-    away: frozenset[str] = frozenset()
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by drafter, the mailboxes of all its nodes
+    waiting: Mapping[str, int] = field(default_factory=dict)  # by mailbox, the items in it
+    away: frozenset[str] = frozenset()  # mailboxes on other machines than the verifier's
 
     @classmethod
     def of(
         cls, live: Sequence[Node], tokenizer_sha256: str, model_free: tuple[str, ...], machine: str, mailbox: str
     ) -> Self:
-        """Collect the live nodes' drafters with this tokenizer, for the verifier of `mailbox` on `machine`.
+        """Collect the live drafters with this tokenizer, for the verifier of `mailbox` on `machine`.
 
         Without a fusion task the models are those of one node, which fuses for itself.
         """
@@ -55,24 +46,21 @@ class DrafterPool:
         )
 
     def allows_models(self, names: Iterable[str] | None) -> bool:
-        """Tell whether a model drafter may draft: any, or one of those that a request named."""
+        """Tell whether any model drafter, of `names` if given, may draft."""
         return bool(self.models) if names is None else not self.models.keys().isdisjoint(names)
 
     def allows_any(self, names: Iterable[str] | None) -> bool:
-        """Tell whether any drafter may draft, or any of those that a request named."""
         return bool(self.models or self.model_free) if names is None else bool(self.allowed(names))
 
     def allowed(self, names: Iterable[str] | None) -> tuple[str, ...]:
-        """Return all drafters, or those of them that a request named."""
         alive = (*self.models, *self.model_free) if self.models else self.model_free
         return alive if names is None else tuple(name for name in alive if name in set(names))
 
     def hosts_of(self, name: str) -> tuple[str, ...]:
-        """Return the mailboxes of the nodes that host a model drafter."""
         return self.hosts.get(name) or (self.models[name],)
 
     def fuser_of(self, nodes: Collection[str]) -> str:
-        """Return the mailbox where drafts of these nodes are fused: a lone node's own, saving a hop."""
+        """Return where drafts of these nodes are fused: at a lone node, saving a hop."""
         if not nodes:
             return self.alone
         return next(iter(nodes)) if len(set(nodes)) == 1 else self.fuser
@@ -82,15 +70,11 @@ class DrafterPool:
         return self.core_share > 0.0 and mailbox not in self.away
 
     def mailboxes(self) -> set[str]:
-        """Return the mailboxes of all nodes and of the fusers."""
         return {self.fuser, self.alone, *(box for name in self.models for box in self.hosts_of(name))}
 
 
 def hosts(live: Sequence[Node], tokenizer_sha256: str) -> dict[str, tuple[str, ...]]:
-    """Return, by drafter, the mailboxes of the live nodes that host it, the least busy first.
-
-    Nodes whose tokenizer is not the target's are left out.
-    """
+    """Return, by drafter, the mailboxes of its live nodes, the least busy first."""
     found: dict[str, tuple[str, ...]] = {}
     for node in sorted(live, key=lambda node: (node.info.get("waiting", 0), node.name)):
         if node.info.get("tokenizer") == tokenizer_sha256:

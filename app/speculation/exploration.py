@@ -1,4 +1,4 @@
-"""Decide when models draft without being expected to pay, since only drafting shows what it takes and brings."""
+"""Decide when models draft without being expected to pay."""
 
 MIN_WAIT_S = 0.03  # the shortest wait for drafts, within the policy, and the first one while nothing is known of them
 FIRST_WAITS = 4  # of which each is twice as long as the one before
@@ -10,8 +10,6 @@ TRIAL_SHARE = 0.01  # of the time since models drafted last, that a trial costs 
 
 
 class Exploration:
-    """Count the rounds without models, and the waits for the first drafts."""
-
     def __init__(self) -> None:
         self._first_waits = 0
         self._model_rounds = 0
@@ -22,8 +20,8 @@ class Exploration:
     def is_due(self, loss_s: float, *, pays: bool) -> bool:
         """Tell whether models draft in the next round though another way is expected to be faster.
 
-        `loss_s`: what a trial is expected to cost; `pays`: models are expected to be faster than plain decoding, or
-        there are no other drafters.
+        `loss_s`: a trial's expected cost; `pays`: models are expected to beat plain decoding, or there are no other
+        drafters.
         """
         if self._trial_rounds or (pays and self._model_rounds < FIRST_ROUNDS):
             return True
@@ -31,7 +29,6 @@ class Exploration:
         return self._silent_rounds >= EVERY and (is_cheap or self._silent_rounds >= LATEST)
 
     def record(self, step_s: float, *, has_models: bool, is_trial: bool) -> None:
-        """Record a round whose step takes `step_s`."""
         if not has_models:
             self._silent_rounds += 1
             self._silent_s += step_s
@@ -44,7 +41,6 @@ class Exploration:
             self._silent_rounds, self._silent_s = 0, 0.0
 
     def first_wait_s(self) -> float:
-        """Return how long to wait at least for drafts of which nothing is known: drafts that are late teach nothing."""
         if self._first_waits >= FIRST_WAITS:
             return 0.0
         self._first_waits += 1

@@ -2,10 +2,9 @@
 
     cost_i(s) = latency(batch, all lengths) / tokens_i(s),   tokens_i(s) = 1 + s a_i(s)
 
-a_i(s) is the part of s draft tokens that is accepted, by a window of the request's rounds; a Gaussian
-process over lengths stands for the lengths not tried, and the length of the lowest bound on costs is
-taken (GP-LCB), which is that of the upper bound on a_i(s). Latency is that of the measured costs. Kernel, window and
-constants of the paper are not known.
+a_i(s) is the accepted part of s draft tokens in a window of the request's rounds; a Gaussian process over lengths
+estimates the lengths not tried, and the length of the lowest bound on costs is taken (GP-LCB), that of the upper bound
+on a_i(s). Kernel, window and constants of the paper are not known.
 """
 
 from collections import OrderedDict, deque
@@ -28,8 +27,6 @@ SPREAD, NOISE = 0.2, 0.2  # deviations of the accepted part: of what the prior m
 
 
 class FaserLength:
-    """Choose a length for each request, from 1, by the rounds that it had."""
-
     drafters: Final = None
 
     def __init__(self) -> None:
@@ -44,22 +41,19 @@ class FaserLength:
         now_s: float,
         committed: Mapping[str, int],
     ) -> list[int]:
-        """Update each request's window with its last round, then choose request by request."""
         self.update(committed)
         found = self.search(candidates, costs, drafting)
         self.record(dict(zip(candidates, found, strict=True)))
         return found
 
     def update(self, committed: Mapping[str, int]) -> None:
-        """Learn from the tokens that requests committed since the last choice for them."""
         for request_id, tokens in committed.items():
             self._update(request_id, tokens)
 
     def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
-        """Return each candidate's best length, chosen one after the other, then cut alike; change nothing.
+        """Choose each candidate's length, one after the other, then cut all alike; change nothing.
 
-        A draft no longer than the batch's longest costs no drafting time, so that each alone would be
-        as long; the cut that is best for all of them ends that.
+        A draft no longer than the batch's longest costs no drafting time; without the cut all would be as long.
         """
         lengths = {one: min(self._lengths.get(one, FIRST_LENGTH), c.limit) for one, c in candidates.items()}
         for request_id, candidate in candidates.items():
@@ -69,7 +63,6 @@ class FaserLength:
         return self._cut(candidates, [*lengths.values()], costs, drafting)
 
     def record(self, lengths: Mapping[str, int]) -> None:
-        """Record the lengths that are asked for, by which the next tokens committed are judged."""
         self._lengths.update(lengths)
 
     def _update(self, request_id: str, tokens: int) -> None:
@@ -83,7 +76,6 @@ class FaserLength:
     def _best(
         self, request_id: str, candidate: Candidate, others: list[int], costs: StepCosts, drafting: DraftSeconds
     ) -> int:
-        """Return the length of the lowest bound, at the lengths that the others have now."""
         every = np.arange(1, candidate.limit + 1)
         rows, deepest = len(others) + 1 + sum(others), max(others, default=0)
         drafted = sum(length > 0 for length in others) + 1
@@ -100,7 +92,6 @@ class FaserLength:
     def _cut(
         self, candidates: Mapping[str, Candidate], lengths: list[int], costs: StepCosts, drafting: DraftSeconds
     ) -> list[int]:
-        """Return the lengths cut at the depth of the most tokens a second of the whole batch."""
         deepest, drafted = max(lengths, default=0), sum(length > 0 for length in lengths)
         if deepest < 2 or drafted < 2:
             return lengths
@@ -125,8 +116,8 @@ class FaserLength:
     def _accepted(self, request_id: str, candidate: Candidate, every: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and deviation of the accepted part at each length, both (L,) float64; `every` (L,) int64.
 
-        The prior mean is what is expected of the request's drafts. Rounds of one length count as their
-        mean with less noise: the same posterior.
+        The prior mean is that of the request's survivals. Rounds of one length count as their mean with less noise:
+        the same posterior.
         """
         prior = np.cumsum(candidate.expectation.survival(candidate.limit)) / every
         window = [(length, part) for length, part in self._windows.get(request_id, ()) if length <= len(prior)]
@@ -143,5 +134,4 @@ class FaserLength:
 
 
 def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the covariances (A, B) of lengths (A,) and (B,)."""
     return np.asarray(SPREAD**2 * np.exp(-0.5 * ((a[:, None] - b[None, :]) / SCALE) ** 2))

@@ -1,4 +1,4 @@
-"""Learn the host costs: the seconds of a step beside the target's, and how many of them a tree adds."""
+"""Learn the seconds of a step beside the target's, and how many of them a tree adds."""
 
 from typing import Final
 
@@ -8,10 +8,7 @@ FEWEST = 2  # observations of trees before any counts
 
 
 class HostCosts:
-    """The host's seconds of steps without trees, by the size of the batch, and those that a tree adds.
-
-    Medians, because the first step with a tree loads tables and code: it alone must not end all drafting.
-    """
+    """Medians of the host's seconds, since the first step with a tree also loads tables and code."""
 
     def __init__(self) -> None:
         self._plain: dict[int, RecentMedian] = {}  # batch size class -> a sequence's seconds
@@ -19,11 +16,10 @@ class HostCosts:
 
     @property
     def tree_s(self) -> float:
-        """Return the seconds that a tree adds to a step; 0 before a few steps of both kinds have been seen."""
+        """Return the seconds that a tree adds; 0 before a few steps of both kinds."""
         return self._tree.value if self._tree.count >= FEWEST else 0.0
 
     def update(self, sequences: int, trees: int, seconds: float) -> None:
-        """Learn that the host took `seconds` for a step of so many sequences, some with a tree."""
         if sequences < 1 or not 0.0 <= seconds < float("inf"):
             return
         size = sequences.bit_length()

@@ -9,13 +9,8 @@ from app.state import Sequence
 
 
 class DraftDispatcher:
-    """Remember how many tokens of each sequence every node was sent, and make the jobs."""
-
     def __init__(self, verifier: str, *, shares_tokens: bool = False) -> None:
-        """Make jobs whose trees go to the mailbox `verifier`.
-
-        `shares_tokens`: where drafters are on several nodes they guess each token together.
-        """
+        """`shares_tokens`: drafters on several nodes guess each token together."""
         self._verifier = verifier
         self._shares_tokens = shares_tokens
         self._sent: dict[str, dict[Replica, int]] = {}  # by request
@@ -31,10 +26,7 @@ class DraftDispatcher:
         run_ahead: bool = False,
         least_survival: float = LEAST_SURVIVAL,
     ) -> list[DraftJob]:
-        """Make a job for each node that drafts and for the fuser.
-
-        The target's last hidden state goes to the drafters that read it, `readers`.
-        """
+        """Make a job for each node that drafts and for the fuser; `readers` get the target's last hidden state."""
         kv = sequence.kv
         state = b64encode(kv.state).decode() if kv.state and readers else None
         nodes = tuple(dict.fromkeys(route.homes.values())) if self._shares_tokens else ()
@@ -69,7 +61,6 @@ class DraftDispatcher:
         return jobs
 
     def final_jobs(self, sequence: Sequence, alive: set[str]) -> list[DraftJob]:
-        """Make an ended sequence's last jobs: its last tokens, for replicas at live mailboxes."""
         record, tokens = sequence.record, sequence.tokens
         known = self._sent.pop(record.id, {})
         jobs = []
@@ -95,7 +86,6 @@ class DraftDispatcher:
         return jobs
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended sequence."""
         self._sent.pop(request_id, None)
 
 

@@ -1,16 +1,14 @@
 """Choose lengths, chunk and split together, as FASER's controller does (papers 2.3, 2.4).
 
-A small grid of ways to work is tried, the length search inside: in turn; at once under each split,
-with drafters running ahead of each verdict by a chunk; and at once with one half of the sequences
-verified while the other half drafts. A round of B sequences, R rows, T = T(R) and D = D(drafts):
+A small grid of ways to work is tried, the length search inside. A round of B sequences, R rows, T = T(R) and D =
+D(drafts) takes, with T and D as learnt under the split:
 
     in turn      T + D
     chunk of c   T + p max(0, D' - T) + (1 - p) D,   p: the chance that all chunks are right and the token behind each,
                                                      which the target adds; D': of c and that token
     in halves    2 max(T(R / 2), D(half))
 
-T and D are those learnt under the split, so they contain what both sides cost each other. The rule is
-ours; the paper's is not known.
+The rule is ours; the paper's is not known.
 """
 
 import logging
@@ -38,59 +36,45 @@ FIRST = 8  # decisions in which the first way is kept, to learn what drafting ta
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The costs to decide by; both have the split as an axis."""
-
     splits: tuple[Split, ...]
     steps: StepCosts
     guesses: DraftCosts  # of models alone, without the way to them
 
     def draft_s(self, split: int, batch: float, depth: int) -> float:
-        """Return the seconds from asking for drafts to having them."""
         return DEFAULT_HOP_S + self.guesses.at(split).guess_s(max(1, round(batch)), depth) if depth else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLoad:
-    """The sequences that go into their next round, by request, and those that the verifier has in all."""
-
     candidates: Mapping[str, Candidate]
     sequences: int
 
     @property
     def scale(self) -> float:
-        """Return how many times as many sequences there are as candidates."""
         return max(1.0, self.sequences / len(self.candidates))
 
 
 @dataclass(frozen=True, slots=True)
 class JointPlan:
-    """Lengths for the candidates, and the way to work; `pace`: expected tokens a second of all sequences.
-
-    `chunk`: draft tokens to wait for while drafters run ahead; None: whole drafts.
-    """
+    """Lengths for the candidates, and the way to work."""
 
     lengths: list[int]
     split: int
-    chunk: int | None = None
+    chunk: int | None = None  # draft tokens to wait for while drafters run ahead; None: all
     in_halves: bool = False
-    pace: float = 0.0
+    pace: float = 0.0  # expected tokens a second of all sequences
 
     @property
     def way(self) -> tuple[int, bool]:
-        """Name the way to work, whatever lengths and chunk are."""
         return self.split, self.in_halves
 
 
 class JointController:
-    """Decide lengths, chunk and split together, batch after batch; the `Overlap` that belongs to them.
-
-    A way to work is kept until another one has been better for some decisions, so that it does not flap.
-    """
+    """Decide lengths, chunk and split; a way to work is kept until another one was better for some decisions."""
 
     drafters: Final = None
 
     def __init__(self, search: LengthSearch, splits: tuple[Split, ...]) -> None:
-        """Find lengths by `search`, and work in one of the ways that these splits allow."""
         self.modes: Final = DraftModes()
         self._search = search
         self._splits = splits
@@ -101,11 +85,9 @@ class JointController:
 
     @property
     def plan_in_use(self) -> JointPlan:
-        """Return the plan that was chosen last."""
         return self._plan
 
     def plan(self, batch: DraftBatch) -> LengthDecision:
-        """Decide for one batch, and with it for all sequences how both sides work."""
         load = BatchLoad(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
         self._search.update(self._committed.since(batch.lengths))
         plans = joint_plans(Profile(self._splits, batch.costs, self.modes.with_models.costs), load, self._search)
@@ -118,23 +100,19 @@ class JointController:
         return LengthDecision(chosen.lengths, split=chosen.split)
 
     def trim(self, tree: Tree) -> Tree:
-        """Reduce the tree to its main branch, all of which is verified."""
         return whole_chain(tree)
 
     def runs_ahead(self, asked: object, core_share: float) -> bool:
-        """Tell whether drafters run ahead of the verdict."""
         return self._plan.chunk is not None
 
     def goes_together(self, costs: StepCosts, sequences: int, draft_s: Callable[[int], float]) -> bool:
-        """Tell whether all sequences go in one batch."""
         return not self._plan.in_halves
 
     def chunk(self, asked: object, core_share: float) -> int | None:
-        """Return the chunk of the plan; its lengths are cut to it already."""
         return self._plan.chunk
 
     def _choose(self, plans: list[JointPlan]) -> JointPlan:
-        """Return the best of these plans, fastest first, or that of the present way where none is clearly better."""
+        """Return the first plan, or that of the present way where none is clearly better."""
         present = next((plan for plan in plans if plan.way == self._plan.way), None)
         self._decisions += 1
         if present is not None:
@@ -206,24 +184,21 @@ class _Exposed:
 
 
 def _verify_s(steps: StepCosts, load: BatchLoad, lengths: Listed[int], scale: float) -> float:
-    """Return the seconds of a step of `scale` times these sequences."""
     pairs = [*zip(load.candidates.values(), lengths, strict=True)]
     rows = sum(1 + length for _, length in pairs) * scale
     return steps.seconds(max(1, round(rows))) + scale * steps.reading.step_s((c.context, 1 + n) for c, n in pairs)
 
 
 def _tokens(load: BatchLoad, lengths: Listed[int]) -> float:
-    """Return the tokens that a round of all sequences is expected to commit."""
     pairs = zip(load.candidates.values(), lengths, strict=True)
     return load.scale * sum(1.0 + sum(c.expectation.survival(length)) for c, length in pairs)
 
 
 def _asked(lengths: Listed[int], scale: float) -> tuple[float, int]:
-    """Return how many sequences draft, and the most tokens that one of them does."""
     return scale * sum(length > 0 for length in lengths), max(lengths, default=0)
 
 
 def _all_right(load: BatchLoad, lengths: Listed[int]) -> float:
-    """Return the chance that all drafts of all sequences are right, and the drafter's next token as well."""
+    """Return the chance that all drafts are right, and the drafter's next token as well."""
     pairs = zip(load.candidates.values(), lengths, strict=True)
     return prod(c.expectation.survival(length + 1)[-1] for c, length in pairs if length) ** load.scale

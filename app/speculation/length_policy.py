@@ -14,11 +14,7 @@ from app.state import Tree
 
 @dataclass(frozen=True, slots=True)
 class DraftBatch:
-    """Sequences that go into their next round together, and the bounds on what they may ask for.
-
-    `busy_s`, `core_share`, `tree_s`: see `app.speculation.marginal.DraftPrice`. `prompts_s`: seconds of a step of
-    the prompts alone that wait to be read, which the verifier makes while it waits for drafts.
-    """
+    """Sequences that go into their next round together, and their bounds."""
 
     candidates: list[Candidate]  # with all drafters
     model_free: list[Candidate] | None  # with model-free drafters alone; None where there is only one of the two
@@ -26,8 +22,8 @@ class DraftBatch:
     lengths: Mapping[str, int]  # tokens of each sequence, by request
     costs: StepCosts
     now_s: float  # monotonic
-    busy_s: float = 0.0
-    prompts_s: float = 0.0
+    busy_s: float = 0.0  # this, `core_share` and `tree_s`: see `app.speculation.marginal.DraftPrice`
+    prompts_s: float = 0.0  # of a step of the waiting prompts alone, made while drafts are waited for
     core_share: float = 0.0
     tree_s: float = 0.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
@@ -36,48 +32,36 @@ class DraftBatch:
 
 @dataclass(frozen=True, slots=True)
 class LengthDecision:
-    """Hold the draft tokens for each candidate, and the mode.
-
-    `worth_s`: how long the drafts may take before going on without them is faster. `split`: the number of the
-    machine's split to use from now on (`app.placement.splits`).
-    """
+    """The draft tokens for each candidate, and the mode."""
 
     depths: list[int]
     is_model_free: bool = False
-    worth_s: float = inf
-    split: int = 0
+    worth_s: float = inf  # seconds after which going on without drafts is faster
+    split: int = 0  # of the machine (`app.placement.splits`)
 
 
 class DraftSeconds(Protocol):
-    """Tell the seconds of drafting: `DraftCosts`, or a part of them."""
-
     def seconds(self, batch: int, depth: int) -> float:
         """Return the seconds for `batch` sequences of at most `depth` tokens each."""
         ...
 
 
 class LengthSearch(Protocol):
-    """Find draft lengths under given costs without changing anything: a length policy of several looks a decision."""
+    """Find draft lengths under given costs without changing anything."""
 
     def update(self, committed: Mapping[str, int]) -> None:
-        """Learn from the tokens that requests committed since the last choice for them."""
+        """Learn from the tokens committed since the last choice."""
         ...
 
-    def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]:
-        """Return each candidate's best length."""
-        ...
+    def search(self, candidates: Mapping[str, Candidate], costs: StepCosts, drafting: DraftSeconds) -> list[int]: ...
 
-    def record(self, lengths: Mapping[str, int]) -> None:
-        """Record the lengths that are asked for."""
-        ...
+    def record(self, lengths: Mapping[str, int]) -> None: ...
 
 
 class LengthPolicy(Protocol):
-    """Decide how many draft tokens each sequence of a batch asks for: the rule of a baseline."""
-
     @property
     def drafters(self) -> int | None:
-        """Return how many model drafters may take part in a round; None: as many as routing may ask."""
+        """Return the most model drafters of a round; None: routing's."""
         ...
 
     def depths(
@@ -88,29 +72,21 @@ class LengthPolicy(Protocol):
         now_s: float,
         committed: Mapping[str, int],
     ) -> list[int]:
-        """Return each candidate's draft length; candidates go by request.
+        """Return each candidate's draft length.
 
-        `committed`: tokens of a request since the last decision for it; `now_s`: monotonic.
+        `committed`: a request's tokens since its last decision; `now_s`: monotonic.
         """
         ...
 
 
 class LengthPlanner(Protocol):
-    """Decide batch after batch how many tokens are drafted for each sequence."""
+    @property
+    def modes(self) -> DraftModes: ...
 
     @property
-    def modes(self) -> DraftModes:
-        """Return the estimates that it decides by."""
-        ...
+    def drafters(self) -> int | None: ...
 
-    @property
-    def drafters(self) -> int | None:
-        """Return how many model drafters may take part in a round; None: as many as routing may ask."""
-        ...
-
-    def plan(self, batch: DraftBatch) -> LengthDecision:
-        """Decide for one batch."""
-        ...
+    def plan(self, batch: DraftBatch) -> LengthDecision: ...
 
     def trim(self, tree: Tree) -> Tree:
         """Reduce a fused tree to what the verifier may choose from."""

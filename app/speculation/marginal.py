@@ -19,16 +19,11 @@ HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay 
 
 
 def rounds_left(remaining: int) -> int:
-    """Return the rounds within which what is done for a sequence should pay off, at two tokens a round.
-
-    `remaining`: tokens that it may still generate.
-    """
+    """Return the rounds within which costs should pay off, at two tokens a round."""
     return max(1, min(HORIZON_TOKENS, remaining) // 2)
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """A sequence that goes into its next round, as the rules of draft lengths see it."""
-
     expectation: AcceptanceEstimate
     limit: int  # most draft tokens it may ask for, 0 without a live drafter
     read_s: float = 0.0  # what drafters take to read what they have not seen of it
@@ -37,21 +32,18 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def horizon(self) -> int:
-        """Return the rounds within which its costs should pay off (`rounds_left`)."""
         return rounds_left(self.remaining)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftPrice:
-    """Price drafts: the seconds that they add to a round of the verifier.
+    """Price drafts by the seconds that they add to a round of the verifier.
 
-    Asking b sequences for at most d tokens takes D = draft_costs.seconds(b, d). While the verifier has `busy_s` of
-    other work, D hides behind it except for the `share` of the verifier's pace that drafters on the same cores take
-    (0: other machines, 1: the very same cores); what is longer than `busy_s` is waited for in full.
-
-    Prompts that wait to be read add `beside_s` to the step with drafts or without. While drafts are waited for the
-    verifier reads prompts alone for `between_s`: a round with drafts takes the longer of D and that. Each tree adds
-    `tree_s` to the host's work.
+    Asking b sequences for at most d tokens takes D = draft_costs.seconds(b, d). For `busy_s` of other work D is
+    hidden, but for the `share` of the verifier's pace that drafters on the same cores take (0: other machines, 1: the
+    same cores); the rest is waited for. Waiting prompts add `beside_s` to the step; while drafts are waited for the
+    verifier reads prompts for `between_s`: a round with drafts takes the longer of D and that. Each tree adds
+    `tree_s`.
     """
 
     draft_costs: DraftCosts | TableCosts
@@ -62,9 +54,9 @@ class DraftPrice:
     tree_s: float = 0.0
 
     def table(self, batch: int, depth: int) -> np.ndarray:
-        """Return the exposed seconds of drafting, for the sizes of up to `batch` sequences and up to `depth` tokens.
+        """Return the exposed seconds of drafting, (bit length of `batch` + 1, depth + 1) float64.
 
-        (bit length of `batch` + 1, depth + 1) float64: drafting costs the same for all batches of as many bits.
+        Drafting costs the same for all batches of as many bits.
         """
         sizes = [1 << bits for bits in range(batch.bit_length())]
         seconds = [self.draft_costs.span(size, depth) for size in [0, *sizes]]
@@ -73,7 +65,6 @@ class DraftPrice:
         return exposed_s
 
     def reading_s(self, candidate: Candidate) -> float:
-        """Return the exposed seconds of reading what drafters have not seen of it."""
         return candidate.read_s * (self.share if self.busy_s or self.between_s else 1.0)
 
     def _exposed_s(self, draft_s: np.ndarray) -> np.ndarray:
@@ -83,13 +74,13 @@ class DraftPrice:
 
 
 def draft_lengths(candidates: Listed[Candidate], costs: StepCosts, price: DraftPrice) -> tuple[list[int], float]:
-    """Return the draft tokens to ask for, for each of B candidates, and the expected pace over that of plain decoding.
+    """Return the draft tokens to ask for, for each of B candidates, and the expected pace over that of plain
+    decoding.
 
-    The candidates go into their next round together. Of all draft lengths the result maximises (B + expected survival
-    of the n tokens) / (T(B + n) + exposed seconds of drafting), T being the step's seconds; what drafters have not read
-    counts, spread over a sequence's horizon. It is 0 for all, and the pace 1, where that does not gain MIN_GAIN.
-    Survival falls with depth, so for each cap on the depth the best n tokens are a prefix of one sorted list; all
-    prefixes of all caps are tried.
+    The result maximises (B + expected survival of the n tokens) / (T(B + n) + exposed seconds of drafting), T being
+    the step's seconds; reading counts, spread over a sequence's horizon. It is 0 for all, and the pace 1, where that
+    gains less than MIN_GAIN. Survival falls with depth, so for each cap on the depth the best n tokens are a prefix of
+    one sorted list; all prefixes of all caps are tried.
     """
     if not candidates:
         return [], 1.0
@@ -121,7 +112,7 @@ def draft_lengths(candidates: Listed[Candidate], costs: StepCosts, price: DraftP
 
 
 def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, gain: float = 1.0) -> float:
-    """Return the seconds that drafts of these depths may take before another way is faster; below 0 if it is anyway.
+    """Return the seconds after which another way is faster; below 0 if it is anyway.
 
     With that time w both commit at the same pace: (B + S) / (T(B + n) + w) = gain x B / T(B), S being the expected
     survival of the n tokens. `gain`: the other way's pace over that of plain decoding.
@@ -137,7 +128,6 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
 
 
 def warm_up() -> None:
-    """Compile what `draft_lengths` calls, before it is urgent."""
     draft_lengths([Candidate(AcceptanceEstimate(), 1)], StepCosts({1: 1.0}), DraftPrice(DraftCosts()))
 
 

@@ -24,8 +24,6 @@ Asked = tuple[Sequence, int, Route]  # with the tokens to draft, and by whom
 
 @dataclass(slots=True, eq=False)
 class AskedBatch:
-    """Hold what the jobs share that were sent at once."""
-
     at_s: float  # monotonic
     sequences: int
     depth: int  # tokens of the deepest draft
@@ -38,8 +36,6 @@ class AskedBatch:
 
 
 class PendingDraft(NamedTuple):
-    """Hold a job under way."""
-
     batch: AskedBatch
     base: int  # tokens of the sequence
     homes: Mapping[str, str]  # mailboxes of the model drafters, by name
@@ -47,18 +43,15 @@ class PendingDraft(NamedTuple):
 
 
 class ReceivedBatch(NamedTuple):
-    """Describe answers to one batch that came at once: how many, and how long that took."""
-
     answers: int
     came_s: float
     waited_s: float
 
 
 class PendingDrafts:
-    """The jobs of a verifier's sequences that are not answered, and the tokens that each node has read."""
+    """The unanswered jobs of a verifier's sequences, and the tokens that each node has read."""
 
     def __init__(self, modes: DraftModes, clock: Clock) -> None:
-        """Wait for as long as the costs of `modes` say, and teach them."""
         self.usual_depth = 0  # of the drafts that were asked for last; 0 where none were
         self._modes = modes
         self._clock = clock
@@ -71,22 +64,21 @@ class PendingDrafts:
 
     @property
     def error(self) -> float | None:
-        """Return the median of |wait - expected wait| / wait over the last drafts with models; None before any."""
+        """Return the median of |wait - expected wait| / wait over the last drafts with models, or None."""
         return median(self._errors) if self._errors else None
 
     @property
     def models(self) -> DraftCosts:
-        """Return what drafts with models take."""
         return self._modes.with_models.costs
 
     def usual_s(self, sequences: int) -> float:
-        """Return what drafts like those that were asked for last usually take for so many sequences."""
+        """Return the usual seconds of drafts as last asked for, for so many sequences."""
         if self._is_model_free:
             return self._modes.model_free.costs.seconds(sequences, self.usual_depth)
         return self.models.wait_s(sequences, self.usual_depth)
 
     def unread(self, sequence: Sequence, home: str) -> int:
-        """Return how many tokens of the sequence the drafters there have not read; a few count as none."""
+        """Return how many tokens the drafters there have not read; a few count as none."""
         unread = len(sequence.tokens) - self._seen.get(sequence.record.id, {}).get(home, 0)
         return unread if unread > FEW_UNREAD else 0
 
@@ -96,7 +88,6 @@ class PendingDrafts:
         return self._clock.monotonic() < by_s
 
     def slow_homes(self, asked: Listed[Asked], worth_s: float) -> set[str]:
-        """Choose the nodes whose drafters must read so much first that their drafts come when worth nothing."""
         reads_s = {home: self.models.read_s(tokens) for home, tokens in self._unread_by_home(asked).items()}
         if not any(reads_s.values()):
             return set()
@@ -104,9 +95,10 @@ class PendingDrafts:
         return {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
 
     def wait(self, asked: Listed[Asked], policy: Policy, worth_s: float, *, is_model_free: bool) -> float:
-        """Let the sequences wait for their trees; return until when, by the wall clock.
+        """Let the sequences wait for their trees, as long as drafts usually take, within `worth_s` and the policy's
+        bounds.
 
-        They wait within the policy's bounds for as long as drafts usually take, and no longer than that and `worth_s`.
+        Returns until when, by the wall clock.
         """
         if not asked:
             return 0.0
@@ -132,7 +124,7 @@ class PendingDrafts:
         return self._clock.time() + policy.draft_wait_s + 2.0 * self.models.read_s(tokens)
 
     def take(self, message: TreeMessage) -> PendingDraft | None:
-        """Remove and return the job that a tree answers, so that a second copy answers none."""
+        """Remove and return the job that a tree answers."""
         jobs = self._jobs.get(message.request_id, [])
         for job in reversed(jobs):
             # A node that only reads answers for itself.
@@ -143,7 +135,7 @@ class PendingDrafts:
         return None
 
     def learn(self, answers: Iterable[tuple[TreeMessage, PendingDraft]]) -> list[ReceivedBatch]:
-        """Learn from trees that came at once, each with the job that it answers; return how long each batch took."""
+        """Learn from trees that came at once; return how long each batch took."""
         by_batch: dict[AskedBatch, list[DraftReport]] = {}
         counts = Counter[AskedBatch]()
         for message, job in answers:
@@ -153,13 +145,12 @@ class PendingDrafts:
         return [self._learn(batch, own, counts[batch]) for batch, own in by_batch.items()]
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request."""
         self._jobs.pop(request_id, None)
         for home in self._seen.pop(request_id, {}):
             self._end_reading(request_id, home)
 
     def _unread_by_home(self, asked: Listed[Asked]) -> dict[str, int]:
-        """Count the tokens that each node asked reads before it drafts, readings under way included."""
+        """Count the tokens that each node reads before it drafts, readings under way included."""
         now_s = self._clock.monotonic()
         found: dict[str, dict[str, int]] = {}
         for sequence, _, route in asked:
@@ -212,7 +203,6 @@ class PendingDrafts:
             del self._readings[home]
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
-        """Learn from answers to one batch that came at once; `drafts` of them are not to jobs that only let read."""
         came_s = self._clock.monotonic() - batch.at_s
         sound = [report for report in reports if is_sound(report, came_s)]
         if batch.is_model_free:

@@ -25,7 +25,7 @@ class LengthController:
         warm_up()
 
     def plan(self, batch: DraftBatch) -> LengthDecision:
-        """Decide for one batch. Each sequence that may asks for `batch.least` tokens at least, whatever they bring."""
+        """Decide for one batch. Each sequence that may asks for at least `batch.least` tokens."""
         costs, models = batch.costs, self.modes.with_models.costs
         beside_s = max(0.0, batch.prompts_s - costs.seconds(1))  # reading the weights is a part of either step
         # The verifier drafts without models in its own process: nothing hides that, and it waits for nothing.
@@ -63,14 +63,14 @@ class LengthController:
         return LengthDecision(depths, is_model_free, worth)
 
     def trim(self, tree: Tree) -> Tree:
-        """Return the tree whole: `tree_budget` cuts it by survival."""
+        """Return the whole tree: `tree_budget` cuts it."""
         return tree
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
     """Return the lengths of a trial: those that pay if drafting costs nothing, TRIAL_TOKENS at most.
 
-    All sequences take part, since what drafts cost hangs on how many are drafted for at once.
+    All sequences take part, since the cost depends on their number.
     """
     depths, _ = draft_lengths(candidates, costs, DraftPrice(TableCosts()))
     return [min(TRIAL_TOKENS, depth) for depth in depths]
@@ -79,10 +79,7 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
 def _loss_s(
     candidates: list[Candidate], depths: list[int], costs: StepCosts, drafting: DraftCosts, gain: float
 ) -> float:
-    """Return what a trial of these lengths is expected to take longer than the tokens that it brings take otherwise.
-
-    `gain`: the pace otherwise, over that of plain decoding.
-    """
+    """Return the seconds of a trial beyond those that its tokens take otherwise, at `gain` over plain decoding."""
     draft_s = drafting.seconds(sum(map(bool, depths)), max(depths, default=0))
     read_s = sum(c.read_s for c, depth in zip(candidates, depths, strict=True) if depth)
     return TRIAL_ROUNDS * (draft_s - worth_s(candidates, depths, costs, gain)) + read_s

@@ -1,8 +1,4 @@
-"""Route each sequence's next round: to which drafters, and at which of their nodes.
-
-A `RoutingStrategy` chooses among several model drafters; the `Router` keeps routes in use and the nodes that
-have read a sequence. The verifier that holds a request's KV cache is chosen here as well.
-"""
+"""Route each sequence's next round to drafters and their nodes, and a request to its verifier."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -31,17 +27,13 @@ Agreement = Callable[[Listed[int], Listed[int]], float]  # (drafted, committed) 
 def verifier(live: Listed[Node], held: Mapping[str, int]) -> Node | None:
     """Choose the verifier that holds the fewest requests, by owner; None when none is alive.
 
-    Heartbeats are no measure of it: they are half a second old, and a burst would all go to one
-    verifier.
+    Heartbeats are half a second old: by them a burst would all go to one verifier.
     """
     return min(live, key=lambda node: (held.get(node.owner, 0), node.name), default=None)
 
 
 def serving(live: Listed[Node], tokenizer_sha256: str, target: str = "") -> list[Node]:
-    """List the verifiers that read this tokenizer's ids, and verify with the target of this id, if one is given.
-
-    A verifier of another version may name neither: it can begin a request and go on with none.
-    """
+    """List the verifiers with this tokenizer and target; one of another version may name neither."""
     return [
         node
         for node in live
@@ -54,7 +46,7 @@ Replica = tuple[str, bool]  # of a sequence: its mailbox, and whether it is the 
 
 
 class Recipient(NamedTuple):
-    """A mailbox that a round's job goes to, the drafters that the job names, and the replicas that its tokens reach."""
+    """A mailbox that a job goes to, its drafters there, and the replicas that its tokens reach."""
 
     mailbox: str
     drafters: tuple[str, ...]
@@ -63,7 +55,7 @@ class Recipient(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """A round's drafters, the mailbox of each model drafter among them, and where the drafts are fused."""
+    """A round's drafters, the models' mailboxes, and where the drafts are fused."""
 
     drafters: tuple[str, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)
@@ -71,11 +63,9 @@ class Route:
     is_choice: bool = False  # there were several model drafters to choose from
 
     def without_models(self, fuser: str) -> "Route":
-        """Return the same route without its model drafters, fused at `fuser`."""
         return Route(tuple(name for name in self.drafters if name not in self.homes), {}, fuser)
 
     def away_from(self, nodes: Collection[str], pool: DrafterPool) -> "Route":
-        """Return the same route without the drafters at these mailboxes."""
         homes = {name: box for name, box in self.homes.items() if box not in nodes}
         if not homes:
             return self.without_models(pool.alone)
@@ -101,20 +91,14 @@ class Route:
 
 
 class RoutingStrategy(Protocol):
-    """Choose among several model drafters."""
-
     @property
-    def is_scoring(self) -> bool:
-        """Tell whether `update` learns anything."""
-        ...
+    def is_scoring(self) -> bool: ...
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
         """Return the names of at most `most` drafters; `homes`: their mailboxes, in the pool's order."""
         ...
 
-    def record_asked(self, request_id: str, drafters: Listed[str]) -> None:
-        """Record the drafters of a round."""
-        ...
+    def record_asked(self, request_id: str, drafters: Listed[str]) -> None: ...
 
     def update(
         self, request_id: str, tree: Tree, committed: Listed[int], confidence: Mapping[str, float] | None
@@ -122,22 +106,16 @@ class RoutingStrategy(Protocol):
         """Learn from `committed`, the tokens after the tree's root. `confidence`: each drafter's mean."""
         ...
 
-    def remove(self, request_id: str) -> None:
-        """Remove an ended request."""
-        ...
+    def remove(self, request_id: str) -> None: ...
 
 
 class FixedRouting:
-    """Take the first `count` of the pool's drafters, or all, however many may take part."""
-
     is_scoring: Final = False
 
     def __init__(self, count: int | None = None) -> None:
-        """Take `count` drafters; None: all."""
         self._count = count
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
-        """Return the first ones in the pool's order."""
         return [*homes][: self._count]
 
     def record_asked(self, request_id: str, drafters: Listed[str]) -> None:
@@ -153,18 +131,13 @@ class FixedRouting:
 
 
 class PaceRouting(FixedRouting):
-    """Take the drafters on other cores than the verifier's; without any, one drafter.
-
-    A request keeps the one drafter, which has read it.
-    """
+    """Take the drafters on other cores than the verifier's, else one drafter, always the same for a request."""
 
     def __init__(self) -> None:
-        """Start without any request."""
         super().__init__()
         self._lone: dict[str, str] = {}  # by request: the one drafter
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
-        """Return at most `most` drafters."""
         if free := [name for name, box in homes.items() if not pool.is_here(box)]:
             return shuffled(request_id, free)[:most]
         if self._lone.get(request_id) not in homes:
@@ -172,22 +145,17 @@ class PaceRouting(FixedRouting):
         return [self._lone[request_id]]
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request."""
         self._lone.pop(request_id, None)
 
 
 @dataclass(slots=True)
 class MatrixEntry:
-    """Hold one drafter's score on one request, and the rounds that it took part in."""
-
     score: float = MATCH_START
     rounds: int = 0
 
 
 @dataclass(slots=True)
 class MatrixRow:
-    """Hold one request's row of CoSine's routing matrix."""
-
     entries: dict[str, MatrixEntry] = field(default_factory=dict)
     asked: tuple[str, ...] = ()  # drafters of the round that has no verdict yet
     accepted_length: float | None = None  # of recent rounds, the target's own token included
@@ -200,23 +168,20 @@ class CosineRouting:
     """
 
     def __init__(self, agreement: Agreement) -> None:
-        """Rate by `agreement` of drafted and committed tokens, 0 ... 1."""
+        """`agreement` of drafted and committed tokens: 0 ... 1."""
         self._agreement = agreement
         self._rows: OrderedDict[str, MatrixRow] = OrderedDict()  # by request
 
     @property
     def is_scoring(self) -> bool:
-        """Tell whether any request has a row."""
         return bool(self._rows)
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
-        """Return `most` drafters: a part of the best scores or of those least tried, the rest of the others."""
         row = self._row(request_id, homes)
         entries = {name: row.entries[name] for name in shuffled(request_id, homes)}
         return chosen(entries, most, is_exploring=is_short(row.accepted_length))
 
     def record_asked(self, request_id: str, drafters: Listed[str]) -> None:
-        """Record the drafters of a round."""
         row = self._row(request_id, drafters)
         row.asked = tuple(drafters)
         for name in row.asked:
@@ -225,7 +190,7 @@ class CosineRouting:
     def update(
         self, request_id: str, tree: Tree, committed: Listed[int], confidence: Mapping[str, float] | None
     ) -> None:
-        """Update the matrix: each drafter's confidence against what was committed where it drafted."""
+        """Compare each drafter's confidence with what was committed where it drafted."""
         row = self._rows.get(request_id)
         if row is None:
             return
@@ -244,7 +209,6 @@ class CosineRouting:
             entry.score += MATCH_RATE * (harmonic((confidence or {}).get(name, 0.0), agreement) - entry.score)
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request's row."""
         self._rows.pop(request_id, None)
 
     def _row(self, request_id: str, drafters: Collection[str]) -> MatrixRow:
@@ -257,21 +221,16 @@ class CosineRouting:
 
 
 def shuffled(request_id: str, drafters: Collection[str]) -> list[str]:
-    """Return the drafters in an order of the request's own, always the same."""
+    """Return the drafters in a fixed order of the request's own."""
     return sorted(drafters, key=lambda name: (crc32(f"{request_id}:{name}".encode()), name))
 
 
 def is_short(accepted_length: float | None) -> bool:
-    """Tell whether it is time to explore; nothing accepted yet is short."""
     return accepted_length is None or accepted_length < SHORT
 
 
 def chosen(entries: Mapping[str, MatrixEntry], most: int, *, is_exploring: bool) -> list[str]:
-    """Choose `most` drafters by their entries; of equals the first.
-
-    A part of `most` goes to the best scores, the rest to those least tried. While exploring, the
-    larger part goes to those little tried.
-    """
+    """Choose `most` drafters, most of them by score, or while exploring by fewest rounds; of equals the first."""
     by_score = sorted(entries, key=lambda name: -entries[name].score)
     by_rounds = sorted(entries, key=lambda name: entries[name].rounds)
     first, then = (by_rounds, by_score) if is_exploring else (by_score, by_rounds)
@@ -280,10 +239,7 @@ def chosen(entries: Mapping[str, MatrixEntry], most: int, *, is_exploring: bool)
 
 
 class Router:
-    """Choose drafters round by round. One model drafter is no choice, and no cost."""
-
     def __init__(self, strategy: RoutingStrategy, most: int = 2) -> None:
-        """Route by `strategy`, to at most `most` model drafters a sequence."""
         self.asked_rounds: Final = Counter[str]()  # by drafter, where there was a choice
         self._strategy = strategy
         self._most = most
@@ -295,12 +251,12 @@ class Router:
         self._model_free_pool: DrafterPool | None = None  # of this pool
 
     def known(self, request_id: str, length: int, pool: DrafterPool) -> Route | None:
-        """Return the request's route for the tokens after `length`; None: `route` is yet to find it."""
+        """Return the request's route for the tokens after `length`, if `route` found it."""
         known = self._routes.get(request_id)
         return known[2] if known and known[1] is pool and known[0] in (length, None) else None
 
     def model_free(self, names: tuple[str, ...] | None, pool: DrafterPool) -> Route:
-        """Return the route without models of all requests that name these drafters."""
+        """Return the route of all requests that name these drafters where models are left out."""
         if self._model_free_pool is not pool:
             self._model_free, self._model_free_pool = {}, pool
         found = self._model_free.get(names)
@@ -311,9 +267,9 @@ class Router:
         return found
 
     def route(self, record: Record, length: int, pool: DrafterPool, most: int) -> Route:
-        """Route a request for the tokens after `length`, to at most `most` model drafters.
+        """Choose at most `most` model drafters for the tokens after `length`.
 
-        The route is then `known` until the sequence has grown, or without a choice for as long as the pool stays.
+        The route is `known` until the sequence has grown, or without a choice as long as the pool stays.
         """
         names = pool.allowed(record.speculation.drafters)
         models = [name for name in names if name in pool.models] if pool.models else []
@@ -328,7 +284,6 @@ class Router:
         return route
 
     def record_asked(self, record: Record, route: Route) -> None:
-        """Record the drafters of a round, where there was a choice."""
         if route.is_choice:
             self._strategy.record_asked(record.id, tuple(route.homes))
             self.asked_rounds.update(route.homes.keys())
@@ -336,22 +291,19 @@ class Router:
     def update(
         self, request_id: str, tree: Tree, committed: Listed[int], confidence: Mapping[str, float] | None = None
     ) -> None:
-        """Learn from `committed`, the tokens after the tree's root. `confidence`: each drafter's mean."""
         self._strategy.update(request_id, tree, committed, confidence)
 
     @property
     def is_scoring(self) -> bool:
-        """Tell whether `update` learns anything."""
         return self._strategy.is_scoring
 
     def remove(self, request_id: str) -> None:
-        """Remove an ended request."""
         self._routes.pop(request_id, None)
         self._requests_at.subtract(self._homes.pop(request_id, {}).values())
         self._strategy.remove(request_id)
 
     def _home(self, request_id: str, drafter: str, pool: DrafterPool) -> str:
-        """Return the node that drafts: where the drafter has read the sequence, if alive; else the least loaded."""
+        """Return the node where the drafter has read the sequence, else the least loaded."""
         boxes = pool.hosts_of(drafter)
         if len(boxes) == 1:
             return boxes[0]
@@ -369,8 +321,7 @@ class Router:
 def guesses(tree: Tree, drafter: str, depth: int) -> dict[int, int]:
     """Return a drafter's likeliest token at each position after the root, from 0, below `depth`.
 
-    CoSine compares them with the committed ones position by position (papers 1.2), also behind a wrong
-    one, and behind a token of another drafter that all went on from.
+    CoSine compares them with the committed ones position by position (papers 1.2), also behind a wrong one.
     """
     found: dict[int, tuple[float, int]] = {}
     for place, token, survival, names in zip(
@@ -388,8 +339,5 @@ def harmonic(confidence: float, agreement: float) -> float:
 
 
 def same_tokens(drafted: Listed[int], committed: Listed[int]) -> float:
-    """Return the share of positions at which the very token was committed.
-
-    Both lists have the same length. This is agreement without an embedding.
-    """
+    """Return the share of positions with the same token: agreement without an embedding."""
     return sum(a == b for a, b in zip(drafted, committed, strict=True)) / max(1, len(drafted))

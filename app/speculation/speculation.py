@@ -31,24 +31,19 @@ MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the pol
 
 @dataclass(frozen=True, slots=True)
 class DraftStrategies:
-    """Hold the rules by which a verifier asks for drafts: lengths, drafters, overlap.
-
-    `sends_states`: jobs carry the target's hidden state to the drafters that read it. `shares_tokens`:
-    drafters on several nodes guess each token together. `drafts_whole`: models draft all that is asked for,
-    however unlikely it is. `splits`: the ways to divide the machine.
-    """
+    """The rules by which a verifier asks for drafts."""
 
     lengths: LengthPlanner
     router: Router
     overlap: Overlap
-    sends_states: bool = True
-    shares_tokens: bool = False
-    drafts_whole: bool = False
+    sends_states: bool = True  # jobs carry the target's hidden state to drafters that read it
+    shares_tokens: bool = False  # drafters on several nodes guess each token together
+    drafts_whole: bool = False  # models draft unlikely tokens, too
     splits: Splits = field(default_factory=FixedSplits)
 
 
 class Speculation(RoundObserver):
-    """Keep the drafts of a verifier's sequences under way, and learn from verdicts what drafts bring."""
+    """Keep a verifier's drafts under way, and learn from verdicts what drafts bring."""
 
     def __init__(
         self,
@@ -60,7 +55,6 @@ class Speculation(RoundObserver):
         observers: Listed[RoundObserver] = (),
         clock: Clock = SYSTEM,
     ) -> None:
-        """Speculate for the `sequences` that the verifier holds; trees come to `mailbox`."""
         self.lengths: Final = strategies.lengths
         self.router: Final = strategies.router
         self.pending: Final = PendingDrafts(self.lengths.modes, clock)
@@ -82,7 +76,6 @@ class Speculation(RoundObserver):
 
     @property
     def pool(self) -> DrafterPool:
-        """Return the drafters that are asked."""
         return self._pool
 
     def follow(self, pool: DrafterPool) -> None:
@@ -91,7 +84,7 @@ class Speculation(RoundObserver):
 
     @property
     def split(self) -> Split:
-        """Return how the machine is divided now. For any thread."""
+        """Return how the machine is divided. For any thread."""
         return self._splits.all[self._draft_costs.split]
 
     @property
@@ -100,7 +93,7 @@ class Speculation(RoundObserver):
         return self._is_together
 
     def receive(self, *messages: TreeMessage) -> None:
-        """Take in trees that are for a sequence's present length and sound; learn from those that are late."""
+        """Take in sound trees for a sequence's present length; learn from late ones."""
         answers: list[tuple[TreeMessage, PendingDraft]] = []
         late: list[tuple[Sequence, Tree, Listed[int]]] = []
         for message in messages:
@@ -123,23 +116,21 @@ class Speculation(RoundObserver):
                 observer.on_trees(batch.answers, batch.came_s, batch.waited_s)
 
     def on_verdict(self, step: VerifiedStep) -> None:
-        """Learn from the tokens about to be committed, and clear the trees."""
+        """Update acceptance with the tokens about to be committed, and clear the trees."""
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
         for r in step.rounds:
             r.sequence.tree, r.sequence.due_s = None, 0.0
 
     def on_step(self, step: VerifiedStep, host_s: float) -> None:
-        """Learn what the host takes for a tree."""
         if all(entry.final for entry in step.entries):
             self._host_costs.update(len(step.entries), sum(len(entry.tree) > 0 for entry in step.entries), host_s)
 
     def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
-        """Bring due times after `latest_s` forward to it: the policy or the clock may have changed since."""
+        """Bring later due times forward to `latest_s`: the policy or the clock may have changed."""
         for sequence in sequences:
             sequence.due_s = min(sequence.due_s, latest_s)
 
     def remove(self, request_id: str) -> None:
-        """Remove all that is known of an ended sequence's drafts."""
         self.lengths.modes.remove(request_id)
         self.router.remove(request_id)
         self.pending.remove(request_id)
@@ -147,14 +138,14 @@ class Speculation(RoundObserver):
         self._dispatcher.remove(request_id)
 
     def expect(self, split: int, measured: Interference) -> None:
-        """Expect steps and drafts to be slower by this much under a split, until some are seen there."""
+        """Expect steps and drafts under a split to be slower by this much until some are seen."""
         self._costs.expect(split, measured.verify_slowdown)
         self._draft_costs.expect(split, measured.draft_slowdown)
 
     def request_drafts(self, sequences: list[Sequence], policy: Policy, prompts_s: float = 0.0) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once.
 
-        `prompts_s`: seconds of a step of the prompts alone that wait to be read.
+        `prompts_s`: seconds of a step of the waiting prompts alone.
         """
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
@@ -173,7 +164,7 @@ class Speculation(RoundObserver):
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
     def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
-        """Return the most draft tokens the sequence may ask for, by its own and the policy's bound and its room.
+        """Return the most draft tokens of the sequence, by its own and the policy's bound and its room.
 
         The policy's bound falls where drafter nodes are behind; model-free drafters may draft MODEL_FREE_TOKENS.
         """
@@ -198,8 +189,8 @@ class Speculation(RoundObserver):
     ) -> list[DraftJob]:
         """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
 
-        Nodes that must read for longer than the trees are worth, `worth_s`, are left out; they get a job for one token
-        of each sequence that they are to read, for which nothing waits.
+        Nodes that must read for longer than `worth_s` are left out; they get a job for one token of each sequence that
+        they are to read, for which nothing waits.
         """
         route_of = self._model_free_route if is_model_free or not self._pool.models else partial(self._route, policy)
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
@@ -237,11 +228,9 @@ class Speculation(RoundObserver):
         ]
 
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
-        """Make the jobs that bring the last tokens of an ended sequence to its replicas."""
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
 
     def _readings(self, asked: Listed[Asked], slow: Iterable[str]) -> list[Asked]:
-        """Let the slow nodes read the sequences that they have not read and were not sent yet."""
         return [
             (s, 1, route.only_at(home))
             for s, _, route in asked
@@ -263,7 +252,6 @@ class Speculation(RoundObserver):
             observer.on_asked(drafts)
 
     def _update(self, rounds: Listed[tuple[Sequence, Tree, Listed[int]]]) -> None:
-        """Learn from trees and the tokens after their roots."""
         model_free = self._model_free
         self.lengths.modes.update(
             [(s.record, tree, committed, s.record.id in model_free) for s, tree, committed in rounds],
@@ -274,7 +262,6 @@ class Speculation(RoundObserver):
                 self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy, prompts_s: float) -> DraftBatch:
-        """Describe the sequences for the length planner, and form groups where that pays."""
         pool, modes = self._pool, self.lengths.modes
         has_models = bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences)
         if has_models:
@@ -309,7 +296,6 @@ class Speculation(RoundObserver):
         ]
 
     def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
-        """Cut drafts to the chunk that is waited for; drafters run ahead with the rest."""
         asked = [
             (c.expectation.survival(depth + 1), depth) for c, depth in zip(candidates, depths, strict=True) if depth
         ]
@@ -317,7 +303,6 @@ class Speculation(RoundObserver):
         return depths if size is None else [min(size, depth) for depth in depths]
 
     def _runs_ahead(self, asked: Listed[Asked]) -> bool:
-        """Tell whether model drafters run ahead of the verdict on these drafts."""
         if not self._pool.models:
             return False
         of = self.lengths.modes.with_models.of
@@ -325,21 +310,17 @@ class Speculation(RoundObserver):
         return self._overlap.runs_ahead(drafts, self._pool.core_share)
 
     def _round(self, survivals: Listed[Listed[float]]) -> Round:
-        """Describe drafts for the overlap, by the survival of their tokens and of one more."""
         costs, drafting = self._draft_costs, len(survivals)
         return Round(survivals, self._costs, lambda tokens: costs.hop_s + costs.guess_s(drafting, tokens))
 
     def _read_s(self, sequence: Sequence, policy: Policy) -> float:
-        """Return what the sequence's drafters take to read what they have not seen of it."""
         homes = {*self._route(policy, sequence).homes.values()}
         return self._draft_costs.read_s(max((self.pending.unread(sequence, home) for home in homes), default=0))
 
     def _model_free_route(self, sequence: Sequence) -> Route:
-        """Return the route of the sequence's rounds without models."""
         return self.router.model_free(sequence.record.speculation.drafters, self._pool)
 
     def _route(self, policy: Policy, sequence: Sequence) -> Route:
-        """Route the sequence's next round, where there are models."""
         record, pool = sequence.record, self._pool
         known = self.router.known(record.id, len(sequence.tokens), pool)
         if known is not None:
@@ -355,7 +336,6 @@ def _candidates(
     limits: list[int],
     reads_s: Iterable[float] | None = None,
 ) -> list[Candidate]:
-    """Describe the sequences to the rules of draft lengths, as drafters of this mode see them."""
     reads = [0.0] * len(sequences) if reads_s is None else reads_s
     return [
         Candidate(mode.of(s.record), limit, read_s, s.record.max_tokens - s.generated, s.kv.cached)

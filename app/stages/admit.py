@@ -1,7 +1,6 @@
 """Admit a request: a caller's request in, the record that its text depends on out.
 
-Tokenises, checks lengths and token ids against the model, and draws the seed when none is given.
-Neither stores the record nor bounds the queue: the store does both at once (`Requests.create`).
+Stores nothing and bounds no queue: the store does both at once (`Requests.create`).
 """
 
 import secrets
@@ -27,10 +26,9 @@ def admit(
     is_task: bool = False,
     drafters: Collection[str] | None = None,
 ) -> Record:
-    """Check `request` against the model and the settings, and fill in all that it left open.
+    """Check `request` against the model and the settings, and fill in what it leaves open, the seed too.
 
-    `now_s`: wall clock. `is_task`: a Celery task waits for the result. `drafters`: those that a
-    request may name; None takes any name. Raises InvalidRequest.
+    `now_s`: wall clock. `drafters`: those that a request may name; None: any. Raises InvalidRequest.
     """
     if request.max_tokens > settings.max_tokens:
         raise InvalidRequest("max_tokens", f"must be at most {settings.max_tokens}, not {request.max_tokens}")

@@ -1,4 +1,4 @@
-"""Turn a verdict into what is committed: stop rules first, then the event with proposers and statistics.
+"""Turn a verdict into the event that commits it.
 
 The store appends the event by compare-and-set on its offset; before that nothing is committed.
 """
@@ -14,9 +14,8 @@ NO_COUNTS: Final = DrafterCounts()
 
 
 class Conclusion(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of a verdict that count, and why the request ends with them; None: it goes on.
-
-    `offset`: tokens generated before them.
+    """The tokens of a verdict that count, behind `offset` generated ones, and why the request ends with them, if it
+    does.
     """
 
     offset: int
@@ -25,11 +24,7 @@ class Conclusion(msgspec.Struct, frozen=True, gc=False):
 
 
 def conclude(sequence: Sequence, verdict: Verdict) -> Conclusion:
-    """Apply the stop rules to a verdict.
-
-    A request ends at an end-of-sequence token, at max_tokens, or at the token that completes a stop
-    string.
-    """
+    """End a request at an end-of-sequence token, at max_tokens, or at the token that completes a stop string."""
     record, offset = sequence.record, sequence.generated
     room = record.max_tokens - offset
     tokens, reason = verdict.tokens, None
@@ -49,9 +44,8 @@ def conclude(sequence: Sequence, verdict: Verdict) -> Conclusion:
 
 
 def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict, now_s: float) -> Event:
-    """Return the event that commits the conclusion of a verdict on `tree`, as it was verified.
-
-    `stats`: the request's before it. `now_s`: wall clock.
+    """Return the event of a verdict on `tree`, as it was verified. `stats`: the request's before it. `now_s`: wall
+    clock.
     """
     tokens, reason = conclusion.tokens, conclusion.finish_reason
     return Event(

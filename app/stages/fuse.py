@@ -1,13 +1,12 @@
 """Merge several drafters' guesses into one token tree with a survival on every node.
 
-Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises, and
-nothing here can change a token (design D1). Below one parent the drafters' confidences are pooled as odds
-(`kernels.host.merged_trees` has the formula, and merges a batch in one call). So
-  * a lone drafter's confidences come out unchanged;
-  * drafters that agree are a noisy-or with the weaker ones discounted: with AGREEMENT = 1 it would be
-    1 - prod(1 - c), but drafters read the same text and err together;
-  * drafters that disagree lower each other's confidence to a(1 - b) / (1 - ab);
-  * siblings sum to less than 1, and a drafter without a guess at a node changes no other's confidence.
+Drafts are not trusted: each is cut at its first malformed node, or dropped. Nothing here raises or changes a token
+(design D1). Below one parent the confidences are pooled as odds (formula: `kernels.host.merged_trees`). So
+  * a lone drafter's come out unchanged;
+  * drafters that agree are a noisy-or with the weaker ones discounted, since they read the same text and err
+    together; with AGREEMENT = 1 it would be 1 - prod(1 - c);
+  * drafters that disagree lower each other's to a(1 - b) / (1 - ab);
+  * siblings sum to less than 1, and a drafter without a guess changes no other's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +25,7 @@ Round = tuple[DraftJob, Sequence[Draft]]
 
 
 def fuse(rounds: Sequence[Round], vocab_size: int, max_nodes: int = MAX_NODES) -> list[Tree]:
-    """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first.
-
-    A tree's `confidence` has the drafters' means of those drafts that are sound and borrow nothing.
-    """
+    """Merge each job's usable drafts into their likeliest `max_nodes` nodes, by falling survival, parents first."""
     if not rounds:
         return []
     gathered = _gathered(rounds, vocab_size, are_sound=True)
@@ -42,13 +38,10 @@ def fuse(rounds: Sequence[Round], vocab_size: int, max_nodes: int = MAX_NODES) -
 
 
 def warm_up() -> None:
-    """Compile what `fuse` calls, before it is urgent."""
     _merged(_Gathered([], [], [], [], [], [], []), 1, 1)
 
 
 class _Gathered(NamedTuple):
-    """The drafts of some trees, one after the other."""
-
     tokens: list[int]
     parents: list[int]
     confidences: list[float]  # BORROWED of the nodes that are other drafters'
@@ -58,17 +51,15 @@ class _Gathered(NamedTuple):
     trees: list[int]  # where each tree's drafts end
 
     def has_numbers(self) -> bool:
-        """Tell whether the nodes are of the types that they should be of."""
         return {*map(type, self.tokens), *map(type, self.parents)} <= {int} and {*map(type, self.confidences)} <= {
             float
         }
 
 
 def _gathered(rounds: Sequence[Round], vocab_size: int, *, are_sound: bool) -> _Gathered:
-    """Gather the jobs' drafts; a drafter's second draft is no second opinion.
+    """Gather the jobs' drafts, one of each drafter.
 
-    Most drafts are sound and borrow nothing. `are_sound` takes those that look like it as they are: it is
-    checked for all of them at once. Of the others each node is looked at.
+    With `are_sound` those that look sound are taken whole, for the kernel to check; else each node is checked.
     """
     found = _Gathered([], [], [], [], [], [], [])
     tokens, parents, confidences, ends, names, checked, trees = found
@@ -95,7 +86,6 @@ def _gathered(rounds: Sequence[Round], vocab_size: int, *, are_sound: bool) -> _
 
 
 def _looks_sound(draft: Draft, max_tokens: int) -> bool:
-    """Tell whether a draft has as many parents and confidences as tokens, not too many, and borrows nothing."""
     tokens, parents, confidences = draft.tokens, draft.parents, draft.confidences
     return (
         type(tokens) is type(parents) is type(confidences) is tuple
@@ -105,7 +95,6 @@ def _looks_sound(draft: Draft, max_tokens: int) -> bool:
 
 
 def _is_for(job: DraftJob, draft: Draft) -> bool:
-    """Check that a draft names this sequence at this length; its own claims are all there is to compare."""
     is_named = isinstance(draft.drafter, str) and draft.drafter not in ("", TARGET)
     return is_named and draft.request_id == job.request_id and draft.base == job.base
 
@@ -131,7 +120,7 @@ def _sound_nodes(draft: Draft, vocab_size: int, max_tokens: int) -> Iterator[tup
 
 
 def _merged(gathered: _Gathered, vocab_size: int, max_nodes: int) -> FusedTrees | None:
-    """Merge drafts; None where one that was taken as it is turns out not to be sound."""
+    """Merge drafts; None if one that was taken whole is not sound."""
     names = sorted({*gathered.names})
     ranks = {name: rank for rank, name in enumerate(names)}
     drafts = [gathered.ends, [ranks[name] for name in gathered.names], gathered.checked]
@@ -146,7 +135,6 @@ def _merged(gathered: _Gathered, vocab_size: int, max_nodes: int) -> FusedTrees 
 
 
 def _trees(gathered: _Gathered, merged: FusedTrees) -> list[Tree]:
-    """Return the trees that the kernel wrote."""
     ends = merged.ends.tolist()
     places, survival = merged.places[: ends[-1]].T.tolist(), merged.survivals[: ends[-1]].tolist()
     tokens, parents, named = places

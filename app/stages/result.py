@@ -1,7 +1,4 @@
-"""Make a request's result: a stored snapshot in, the result that every client gets out.
-
-Pure functions of tokens and times; reads no store and knows no transport.
-"""
+"""Make a request's result of a stored snapshot."""
 
 from app.engine.text.detokenizer import Detokenizer
 from app.engine.text.stop_strings import up_to_stop
@@ -10,10 +7,7 @@ from app.store.protocol import Snapshot
 
 
 def result(snapshot: Snapshot, tokenizer: Detokenizer, now_s: float) -> Result:
-    """Return the request as it stands, for the CLI, the JSON API and Celery alike.
-
-    `now_s`: wall clock; a request that has ended is timed up to its end.
-    """
+    """Return the request as it stands. `now_s`: wall clock; an ended request is timed up to its end."""
     record, tokens, stats = snapshot.record, snapshot.tokens, snapshot.stats
     return Result(
         id=record.id,

@@ -1,7 +1,6 @@
-"""Walk each tree along the target's own tokens: batch entries and their logits in, verdicts out.
+"""Walk each tree along the target's tokens: batch entries and their logits in, verdicts out.
 
-A draft token is right if it equals the target's token at its place (design D1), so drafts decide
-how many tokens a verdict holds, and never which.
+A draft token is right if it equals the target's at its place (design D1).
 """
 
 from collections.abc import Sequence as Listed
@@ -14,10 +13,9 @@ from app.state import BatchEntry, Verdict
 
 
 def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list[Verdict | None]:
-    """Return the verdict of every final entry; None for prompt chunks.
+    """Return a verdict, None for a prompt chunk.
 
-    Rows off the accepted path are never read, and nodes that left the pass early have none: the
-    walk ends at their parent. `logits`: for each entry the rows of its last token and of its nodes.
+    `logits`: by entry, the rows of its last token and of its nodes, but none of nodes that left the pass early.
     """
     return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
 

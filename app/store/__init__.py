@@ -1,1 +1,1 @@
-"""Keep requests, mail, leases and statistics in Redis, or requests in memory."""
+"""Keep a deployment's state in Redis, or requests in memory."""

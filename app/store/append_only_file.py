@@ -1,7 +1,7 @@
-"""Rewrite Redis' append-only file after a write to its disk has failed.
+"""Rewrite Redis' append-only file after a failed write to its disk.
 
-Valkey 9.1 then cuts the file at the wrong place if it was rewritten before, and its next start fails
-(`tests/app/store/test_append_only_file.py`). A rewrite makes the file from memory.
+Valkey 9.1 would cut a rewritten file at the wrong place, and its next start would fail
+(`tests/app/store/test_append_only_file.py`).
 """
 
 import logging
@@ -17,7 +17,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it ta
 
 
 class AppendOnlyFile:
-    """Look for failed writes, and begin a rewrite after one. Implements `HeartbeatTask`. For one thread."""
+    """Implements `HeartbeatTask`. For one thread."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -30,11 +30,10 @@ class AppendOnlyFile:
     def beat(self) -> None:
         self.look()
 
-    def close(self) -> None:
-        """Do nothing: another process looks."""
+    def close(self) -> None: ...
 
     def look(self) -> bool:
-        """Begin a rewrite if a write failed since the last one that succeeded; return whether one began.
+        """Begin a rewrite if a write failed since the last successful one; return whether one began.
 
         Raises StoreUnavailable.
         """

@@ -1,7 +1,7 @@
 """Connect to Redis and run the Lua scripts in `scripts/`.
 
 A client reconnects for about two seconds, then raises StoreUnavailable. A call may run twice (its reply was lost): a
-script's second run has no further effect. Any thread may use a client and its scripts.
+script's second run has no further effect. Clients and scripts are thread-safe.
 """
 
 import socket
@@ -43,10 +43,7 @@ Args = Sequence[Any]  # a script's arguments: str, int, float
 
 
 def connect(url: str) -> redis.Redis:
-    """Make a client for `url`; it connects at its first use, with Sentinels to the present master.
-
-    Raises ValueError for a URL that `app.redis_url` refuses.
-    """
+    """The client connects at first use, with Sentinels to the present master. Raises ValueError for an invalid URL."""
     where = RedisUrl.parse(url)
     sockets: dict[str, Any] = {"socket_timeout": SOCKET_TIMEOUT_S, "protocol": 2}  # replies of one shape everywhere
     if not where.socket:
@@ -81,7 +78,7 @@ def connect(url: str) -> redis.Redis:
 
 
 class Script:
-    """A Lua script of `scripts/`, run by its hash; it is loaded again after a restart of Redis."""
+    """A Lua script, run by its hash and reloaded after a restart of Redis."""
 
     def __init__(self, client: redis.Redis, *names: str) -> None:
         folder = files("app.store") / "scripts"
@@ -114,11 +111,10 @@ class Script:
         return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:
-        """Put a run into a pipeline; redis-py's own Script would send SCRIPT EXISTS first."""
         pipe.evalsha(self._script.sha, len(keys), *keys, *args)
 
     def each(self, calls: Sequence[tuple[Sequence[str], Args]]) -> list[Any]:
-        """Run once for every (keys, args), in one round trip, each on its own (no MULTI)."""
+        """Run once for every (keys, args), in one round trip, without MULTI."""
         pipe = self._client.pipeline(transaction=False)
         for keys, args in calls:
             self.stage(pipe, keys, args)
@@ -126,7 +122,6 @@ class Script:
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
     def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> "SentRuns":
-        """Send the runs of `each` now; their replies are read later."""
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
@@ -138,11 +133,9 @@ class Script:
         return SentRuns(self, calls, connection)
 
     def release(self, connection: Any) -> None:
-        """Return a connection whose replies have all been read."""
         self._client.connection_pool.release(connection)
 
     def give_back(self, connection: Any) -> None:
-        """Close and return a failed connection: replies that it still holds are void."""
         if connection is not None:
             connection.disconnect()
             self._client.connection_pool.release(connection)
@@ -157,13 +150,12 @@ class Script:
 
 
 class SentRuns:
-    """Runs of a script that have been sent, on a connection of their own until their replies are read."""
+    """Sent runs of a script, on a connection of their own until their replies are read."""
 
     def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
         self._script, self._calls, self._connection = script, calls, connection
 
     def is_ready(self) -> bool:
-        """Return whether `replies` would not have to wait."""
         try:
             return self._connection is None or bool(self._connection.can_read(timeout=0))
         except (RedisConnectionError, RedisTimeoutError):
@@ -184,14 +176,13 @@ class SentRuns:
 
 
 def packed(*command: object) -> bytes:
-    """Pack a command as Redis reads it, in one piece: redis-py sends a commit's rows in a dozen pieces."""
+    """Pack a command as Redis reads it, in one piece: redis-py sends a commit's rows in a dozen."""
     texts = [str(arg).encode(errors="replace") for arg in command]
     return b"*%d\r\n%b" % (len(texts), b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]))
 
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Raise StoreUnavailable in the block for a Redis that does not answer or cannot write."""
     try:
         yield
     except RedisError as error:
@@ -201,7 +192,6 @@ def translating() -> Iterator[None]:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return Paceline's error for one of redis. A full memory or disk counts as unavailable."""
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return StoreUnavailable(f"Redis does not answer: {error}")
     if isinstance(error, OutOfMemoryError | ReadOnlyError) or "MISCONF" in str(error):

@@ -1,8 +1,8 @@
-"""Hand committed events to the readers of this process: one subscription and one thread for all of them.
+"""Deliver committed events to the readers of this process through one subscription and one thread.
 
-Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored
-events, drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call
-finds the readers that have missed something. A subscription that answers no ping is opened again.
+Each commit publishes its events (`commit.lua`, `end.lua`). A message is a hint: a reader begins with the stored events,
+drops known ones, and reads the store if one is missing. Every CHECK_S, and after each new connection, one call finds
+the readers that have missed something. A subscription without an answer to a ping is reopened.
 """
 
 import logging
@@ -36,7 +36,7 @@ Take = Callable[[int, Event], bool]  # takes an event at once; False: it has not
 
 
 class EventFeed:
-    """The committed events of a deployment, for any number of readers. Any thread may call."""
+    """Thread-safe."""
 
     def __init__(self, client: redis.Redis, namespace: str, requests: Requests) -> None:
         self._client, self._requests = client, requests
@@ -50,12 +50,11 @@ class EventFeed:
 
     @property
     def error(self) -> StoreUnavailable | None:
-        """Return the store's error at the last try, if it failed."""
         return self._error
 
     @contextmanager
     def reading(self, request_ids: Sequence[str], offset: int = 0) -> Iterator["Reader"]:
-        """Read these requests' events after `offset` generated tokens, within the block."""
+        """Deliver events after `offset` generated tokens within the block."""
         reader = Reader(self, self._requests, request_ids, offset)
         with self._lock:
             for place, request_id in enumerate(request_ids):
@@ -77,7 +76,7 @@ class EventFeed:
                         del self._readers[request_id]
 
     def close(self) -> None:
-        """Wait for the thread to end; there must be no readers."""
+        """Wait for the thread to end; readers must be gone."""
         if (thread := self._thread) is not None:
             thread.join()
 
@@ -119,7 +118,6 @@ class EventFeed:
             return self._is_running
 
     def _take(self, message: Mapping[str, Any] | None) -> None:
-        """Hand on a message's events; after a new subscription, find what was missed."""
         if message is None:
             return
         if message["type"] == "subscribe":
@@ -138,7 +136,7 @@ class EventFeed:
             reader.put(place, event)
 
     def _check(self, *, only_silent: bool) -> None:
-        """Make the readers that miss something read the store; `only_silent`: of those that got nothing meanwhile."""
+        """`only_silent`: check readers without events since the last check."""
         with self._lock:
             pairs = [(request_id, *pair) for request_id, own in self._readers.items() for pair in own]
         waiting = [one for one in pairs if one[2].was_silent(one[1]) or not only_silent]
@@ -151,7 +149,7 @@ class EventFeed:
 
 
 class Reader:
-    """Read the events of some requests, in order. For one thread, except for what the feed calls."""
+    """For one thread, except for the feed's calls."""
 
     def __init__(self, feed: EventFeed, requests: Requests, request_ids: Sequence[str], offset: int) -> None:
         self._feed, self._requests, self._ids = feed, requests, request_ids
@@ -171,8 +169,8 @@ class Reader:
     def read(self, wait_s: float, take: Take | None = None) -> list[Found]:
         """Return the next events, waiting up to `wait_s` for one.
 
-        While it waits, the feed's thread gives each due event to `take`, which must not wait; accepted events are not
-        returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
+        During the wait, the feed's thread passes each due event to `take`, which must not block; accepted events are
+        not returned. Raises NotFound, StoreUnavailable, and what `take` raised; no event is lost by an error.
         """
         found = self._look()
         if found or self.has_ended:
@@ -193,7 +191,7 @@ class Reader:
         return found
 
     def put(self, place: int, event: Event | None) -> None:
-        """Give the reader an event; None: it has missed one, or the request is over."""
+        """Deliver an event; None: one was missed, or the request is over."""
         if event is not None:
             self._heard.add(place)
         with self._mutex:
@@ -203,7 +201,6 @@ class Reader:
             self._queue.put((place, event if self._queue.qsize() < QUEUED else None))
 
     def was_silent(self, place: int) -> bool:
-        """Return whether nothing was put since the last call."""
         if place in self._heard:
             self._heard.discard(place)
             return False
@@ -213,7 +210,7 @@ class Reader:
         return self._offsets[place]
 
     def _is_taken(self, take: Take, place: int, event: Event) -> bool:
-        """Give the event to `take` if it is due; False: the reader's thread must handle it."""
+        """False: the reader's thread must handle the event."""
         if place not in self._open:
             return True
         known = self._offsets[place]
@@ -251,7 +248,7 @@ class Reader:
         return found
 
     def _look(self) -> list[Found]:
-        """Read the stored events of one request; the next call reads the others, so none is lost by an error."""
+        """Read one request a call, so that no event is lost by an error."""
         for place in [*self._must_look]:
             if found := self._stored(place):
                 return found

@@ -1,6 +1,6 @@
-"""Write and read a request's event stream: a Redis stream (`events:<id>`), to which each commit appends an entry.
+"""Write and read a request's event stream, a Redis stream (`events:<id>`).
 
-scripts/commit.lua appends, and publishes the entries on the channel that app/store/event_feed.py reads.
+scripts/commit.lua appends an entry a commit, and publishes it for app/store/event_feed.py.
 """
 
 from typing import Any
@@ -15,7 +15,6 @@ ROWS = 64  # events of one call of the script, so that none keeps Redis busy for
 def commit_calls(
     keys: Keys, owner: str, events: list[tuple[str, Event]], mailbox: str, ttl_ms: int
 ) -> list[tuple[list[str], list[Any]]]:
-    """Make the calls of scripts/commit.lua that append each event to its request."""
     shared = [keys.active, keys.owned(owner), keys.unsettled, keys.mail(mailbox)]
     calls = []
     for first in range(0, len(events), ROWS):
@@ -33,12 +32,10 @@ def commit_calls(
 
 
 def stored_texts(event: Event) -> tuple[str, str]:
-    """Write an event as its stream keeps it, and its statistics alone."""
     return event.json(), event.stats.json()
 
 
 def committed(replies: list[list[Any]]) -> Committed:
-    """Join the replies of the calls: outcomes, and at the end of each the mailbox's depth."""
     outcomes = [Outcome(outcome) for reply in replies for outcome in reply[:-1]]
     return Committed(outcomes, replies[-1][-1] if replies else 0)
 

@@ -12,14 +12,13 @@ TTL_S = 3600.0
 
 
 class History:
-    """The samples of a deployment, in Redis. Any thread may call; every method raises StoreUnavailable."""
+    """Load samples in Redis. Thread-safe; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
         self._key = Keys(namespace).samples
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Append a sample; past MOST the oldest is dropped."""
         pipe = self._client.pipeline(transaction=True)
         pipe.rpush(self._key, json.dumps(sample))
         pipe.ltrim(self._key, -MOST, -1)
@@ -27,5 +26,5 @@ class History:
         pipe.execute()
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """Return the latest samples, the oldest of them first."""
+        """Oldest first."""
         return [json.loads(text) for text in cast(list[str], self._client.lrange(self._key, -count, -1))]

@@ -1,7 +1,7 @@
 """Keep a worker's mail in a Redis list; its doorbell is rung only if no process attends (design D4).
 
-Items are hints (design D10). An item never waits without an attendant, a fresh ringing mark, or a mention by
-`forgotten`; a process that has lost the attending lease takes nothing more. The caller rings the doorbell.
+Items are hints (design D10). A waiting item always has an attendant, a fresh ringing mark, or a mention by `forgotten`;
+a process without the attending lease takes nothing. The caller rings the doorbell.
 """
 
 import time
@@ -18,7 +18,7 @@ MAX_WAITING = 10_000  # items a mailbox holds; beyond it the oldest are dropped
 
 
 class Mailboxes:
-    """All mailboxes of a deployment. Any thread may call; every method raises StoreUnavailable."""
+    """Thread-safe; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, lease_s: float) -> None:
         self._client = client
@@ -33,11 +33,11 @@ class Mailboxes:
         self._forgotten = Script(client, "forgotten")
 
     def post(self, mailbox: str, items: list[str]) -> bool:
-        """Put items in; True if no process attends, so that the caller must ring."""
+        """Return whether the caller must ring, since no process attends."""
         return bool(self.post_all({mailbox: items}))
 
     def post_all(self, mail: dict[str, list[str]]) -> list[str]:
-        """Put items into several mailboxes in one round trip; return those to ring at."""
+        """Take one round trip; return the mailboxes to ring."""
         calls = [self._post_call(mailbox, items) for mailbox, items in mail.items() if items]
         rung = self._post.each(calls) if calls else []
         return [call[1][0] for call, ring in zip(calls, rung, strict=True) if ring]
@@ -47,7 +47,6 @@ class Mailboxes:
         return bool(self._attend([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def renew(self, mailbox: str, holder: str) -> bool:
-        """Prolong the attending lease; False if it is lost."""
         return bool(self._renew([self._keys.attend(mailbox)], [holder, self._lease_ms]))
 
     def leave(self, mailbox: str, holder: str) -> bool:
@@ -55,14 +54,13 @@ class Mailboxes:
         return bool(self._leave([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder]))
 
     def release(self, mailbox: str, holder: str) -> bool:
-        """Drop the lease; True if items wait, so that the caller must ring."""
+        """Drop the lease; True if items wait: the caller must ring."""
         return bool(self._release([self._keys.mail(mailbox), self._keys.attend(mailbox)], [holder, _RINGING_MS]))
 
     def take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
         """Take up to `count` items, waiting up to `wait_s` for the first; none if the lease is lost.
 
-        A blocking pop cannot check the lease. So the wait only looks (BLMOVE from the list's head to its head), then
-        the fenced script takes, in one round trip.
+        The wait only looks (BLMOVE from head to head), since a blocking pop cannot check the lease.
         """
         until = time.monotonic() + wait_s
         while True:
@@ -79,7 +77,7 @@ class Mailboxes:
         return None if found is None else str(found)
 
     def forgotten(self) -> list[str]:
-        """List the mailboxes with items, no attendant and no fresh ringing mark, and mark them: one caller rings."""
+        """Return and mark mailboxes with items but without attendant or fresh ringing mark: one caller rings."""
         args = [_RINGING_MS, self._keys.mail(""), self._keys.attend("")]
         return list(self._forgotten([self._keys.mailboxes], args))
 

@@ -1,4 +1,4 @@
-"""Keep requests in this process's memory, for the pipeline without Redis (`app.store.protocol.Requests`)."""
+"""Keep requests in this process's memory, for the pipeline without Redis."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ class _Entry:
 
 
 class MemoryStore:
-    """A store of requests for one process; any thread may call. Implements `Requests`."""
+    """Implements `Requests` for one process; thread-safe."""
 
     def __init__(
         self,
@@ -95,7 +95,6 @@ class MemoryStore:
             return {entry.record.id for entry in self._active() if entry.owner == owner}
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Commit at once: there is no reply to wait for, and no mailbox."""
         committed = Committed(self.commit(owner, events), 0)
         return SentCommit(lambda: True, lambda: committed)
 

@@ -17,7 +17,7 @@ from app.store.protocol import Node
 
 
 class Nodes:
-    """The register of live processes. Any thread may call; every method raises StoreUnavailable."""
+    """Any thread may call; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, lease_s: float) -> None:
         self._client = client
@@ -29,7 +29,7 @@ class Nodes:
         self._policy = Script(client, "policy")
 
     def beat(self, kind: str, name: str, owner: str, *, progress_s: float, info: dict[str, Any]) -> bool:
-        """Prolong the owner's lease; False if another live process has this name, so that the caller must stop.
+        """Prolong the owner's lease; False if another live process has this name.
 
         `progress_s`: wall clock of its last progress.
         """
@@ -38,7 +38,6 @@ class Nodes:
         return bool(self._beat(keys, [f"{kind}:{name}", owner, node, self._lease_ms]))
 
     def live(self, kind: str | None = None) -> list[Node]:
-        """List the processes whose lease has not expired, all or of one kind."""
         prefix = "" if kind is None else f"{kind}:"
         nodes = self._live([self._keys.nodes], [self._keys.node("", "").removesuffix(":"), prefix])
         return [node for text in nodes if (node := _node(text)) is not None]
@@ -48,16 +47,15 @@ class Nodes:
         self._retire(keys, [f"{kind}:{name}", owner])
 
     def policy(self) -> Policy:
-        """Return the newest policy; the default one before the first."""
         stored = cast(str | None, self._client.hget(self._keys.policy, "policy"))
         return Policy() if stored is None else Policy.model_validate_json(stored)
 
     def set_policy(self, policy: Policy) -> bool:
-        """Publish a policy; False unless its version is higher than the published one's."""
+        """Publish a policy; False unless its version is the highest."""
         return bool(self._policy([self._keys.policy], [policy.version, policy.model_dump_json()]))
 
     def try_lock(self, name: str, ttl_s: float) -> bool:
-        """Take a lock, which is not released but expires after `ttl_s`; False if it is taken."""
+        """Take a lock, which only expires."""
         return bool(self._client.set(self._keys.lock(name), "1", nx=True, px=int(ttl_s * 1000)))
 
 

@@ -1,7 +1,7 @@
-"""Define the protocol of a store of requests, `Requests`: in Redis (`RequestStore`) or in memory (`MemoryStore`).
+"""Define the protocol of a store of requests, `Requests`.
 
-A request's committed tokens are its events, end to end. Only the owner appends, by compare-and-set on their number; any
-process may end a request, once.
+A request's events join to its committed tokens. Only the owner appends, by compare-and-set on their number; any process
+may end a request, once.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,16 @@ class Outcome(StrEnum):
 
 
 class Committed(NamedTuple):
-    """A commit's outcomes, and the number of items that waited in its owner's mailbox."""
+    """The outcomes, and the number of items in the owner's mailbox."""
 
     outcomes: list[Outcome]
     waiting: int
 
 
 class SentCommit(NamedTuple):
-    """A commit under way. `is_ready`: whether `read`, which is called once, would not have to wait.
+    """`is_ready`: whether `read` would return at once.
 
-    `read` raises StoreUnavailable; whether the commit counted is then unknown.
+    `read`, called once, raises StoreUnavailable; whether the commit counted is then unknown.
     """
 
     is_ready: Callable[[], bool]
@@ -67,71 +67,61 @@ class Snapshot:
 
 
 class Requests(Protocol):
-    """The requests of a deployment, from admission to their end. Any thread may call.
-
-    With Redis every method raises StoreUnavailable.
-    """
+    """Thread-safe. With Redis every method raises StoreUnavailable."""
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
-        """Store a new request; False if its id is known. `task` is a Celery task's context as JSON.
+        """False if the id is known. `task`: a Celery task's context as JSON.
 
         Raises QueueFull when `limit` requests are active.
         """
 
     def assign(self, request_id: str, owner: str, target: str = "") -> bool:
-        """Make `owner`, which verifies with the target of this id, the owner.
+        """Make `owner`, whose target has the id `target`, the owner.
 
         False if the request has a live owner, has ended, or has tokens of another target. Taking it from a dead owner
         is a strike; a commit clears all strikes.
         """
 
     def target(self, request_id: str) -> str:
-        """Return the id of the last owner's target; empty before the first."""
+        """Return the last owner's target's id; empty before the first."""
 
-    def owned(self, owner: str) -> set[str]:
-        """Return the ids of the owner's active requests."""
+    def owned(self, owner: str) -> set[str]: ...
 
     def commit(self, owner: str, events: list[tuple[str, Event]]) -> list[Outcome]:
-        """Append each event to its request; `finish_reason` ends it. Each is committed or not on its own.
-
-        The same commit again counts once.
-        """
+        """Append events independently; `finish_reason` ends a request. A repeated commit counts once."""
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Send a commit without waiting for its outcomes. `mailbox`: the owner's, whose depth comes with them."""
+        """Do not wait for outcomes. `mailbox`: the owner's, whose depth is returned too."""
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> bool:
-        """End a request from outside; False if it had ended. Raises NotFound."""
+        """False if it had ended. Raises NotFound."""
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """Return the request as it is now. Raises NotFound."""
+        """Raises NotFound."""
 
     def events(self, request_id: str, offset: int) -> list[Event]:
-        """Return the events past the first `offset` generated tokens; the first one starts exactly there.
+        """Return the events past the first `offset` generated tokens, the first cut to start there.
 
         At the end of an ended request, that is the terminal event without tokens. Raises NotFound.
         """
 
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
-        """Return whether the request has ended, waiting up to about `wait_s` for it. Raises NotFound."""
+        """Wait up to about `wait_s` for the end. Raises NotFound."""
 
     def orphans(self, count: int = 100) -> list[Orphan]:
-        """List active requests without a live owner, the oldest first."""
+        """Oldest first."""
 
-    def active(self) -> int:
-        """Count the requests that have not ended."""
+    def active(self) -> int: ...
 
     def unsettled(self) -> list[str]:
-        """List the requests, running ones included, whose task has no result yet, the oldest first."""
+        """List the requests, running ones included, whose task has no result yet."""
 
-    def task(self, request_id: str) -> str | None:
-        """Return the `task` of `create`, if any."""
+    def task(self, request_id: str) -> str | None: ...
 
     def claim_settle(self, request_id: str, ttl_s: float) -> bool:
-        """Become the only one to settle this request for `ttl_s`; False if it is settled or claimed."""
+        """Hold for `ttl_s`; False if it is settled or claimed."""
 
-    def settled(self, request_id: str) -> None:
-        """Record that the task has its result."""
+    def settled(self, request_id: str) -> None: ...
 
 
 def final_status(reason: FinishReason) -> Status:
@@ -139,7 +129,7 @@ def final_status(reason: FinishReason) -> Status:
 
 
 def past(events: list[Event], offset: int) -> list[Event]:
-    """Return the events past the first `offset` tokens, a terminal event even if it has none of them."""
+    """Keep a terminal event even without tokens past `offset`."""
     rest = [_cut(event, offset) for event in events]
     return [event for event in rest if event.tokens or event.finish_reason is not None]
 
@@ -168,10 +158,7 @@ _FINAL = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A live process as its last heartbeat described it.
-
-    The entries of `info` that Paceline reads are of the expected types.
-    """
+    """Entries of `info` that Paceline reads have the expected types."""
 
     kind: str
     name: str

@@ -1,7 +1,6 @@
 """Bound each API key's requests, counted in Redis for all web processes.
 
-The rate is a moving window (the library `limits`). Concurrency is the number of the key's active requests, so a request
-that ended, or whose process was killed, holds no place.
+The rate is a moving window (the library `limits`). Concurrency is the number of the key's active requests.
 """
 
 import math
@@ -23,7 +22,7 @@ RESERVED_S = 10.0  # a place's time to live while its request is admitted; a web
 
 
 class RateLimits:
-    """The bounds of API keys; a key without bounds costs no round trip. Any thread may call."""
+    """A key without bounds costs no round trip. Thread-safe."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, active_ttl_s: float) -> None:
         self._client = client
@@ -37,7 +36,7 @@ class RateLimits:
         self._hold = Script(client, "hold")
 
     def take(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """Count requests that are about to be stored; `stored` or `give_back` must follow.
+        """Count requests before they are stored; call `stored` or `give_back` afterwards.
 
         Raises OverLimit (nothing is counted then), InvalidRequest (waiting would not help), StoreUnavailable.
         """
@@ -56,7 +55,7 @@ class RateLimits:
                 raise
 
     def stored(self, key: ApiKey, request_ids: Sequence[str]) -> None:
-        """Let stored requests hold their places until they end. Raises StoreUnavailable."""
+        """Let stored requests count until they end. Raises StoreUnavailable."""
         if key.concurrent is not None:
             pipe = self._client.pipeline(transaction=True)
             pipe.zadd(self._keys.held(key.name), dict.fromkeys(request_ids, 0))

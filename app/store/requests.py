@@ -1,7 +1,7 @@
 """Keep requests in Redis: their records, committed tokens and owners (design D2, D10).
 
-Every change is one Lua call, fenced by the owner's name and compared with the committed length, so a message that
-comes twice, late or from a process taken for dead changes nothing.
+Every change is one Lua call, fenced by the owner's name and compared with the committed length, so a repeated or late
+message, or one from a process taken for dead, has no effect.
 """
 
 import json
@@ -27,7 +27,7 @@ from app.store.protocol import (
 
 
 class RequestStore:
-    """The requests of a deployment. Implements `Requests`."""
+    """Implements `Requests`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class RequestStore:
         return committed(self._commit.each(self._commit_calls(owner, events, ""))).outcomes
 
     def commit_later(self, owner: str, events: list[tuple[str, Event]], mailbox: str) -> SentCommit:
-        """Send a commit; what failed on the way is sent again when its outcomes are read."""
+        """Lost calls are sent again when outcomes are read."""
         sent = self._commit.send(self._commit_calls(owner, events, mailbox))
         return SentCommit(sent.is_ready, lambda: committed(sent.replies()))
 
@@ -101,7 +101,7 @@ class RequestStore:
         return bool(reply)
 
     def snapshot(self, request_id: str) -> Snapshot:
-        """Return the request as it is at one moment (MULTI). Raises NotFound."""
+        """Read the request at one moment (MULTI). Raises NotFound."""
         pipe = self._client.pipeline(transaction=True)
         pipe.hgetall(self._keys.request(request_id))
         pipe.xrange(self._keys.events(request_id))

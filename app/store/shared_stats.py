@@ -1,4 +1,4 @@
-"""Share learnt statistics between processes, as decaying sums in Redis, with each heartbeat."""
+"""Share learnt statistics between processes at each heartbeat, as decaying sums in Redis."""
 
 import json
 import time
@@ -19,7 +19,7 @@ MAX_FIELDS = 16_384  # of a group
 
 
 class SharedStatsStore:
-    """The sums of all groups, in Redis. Any thread may call; every method raises StoreUnavailable."""
+    """Thread-safe; every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, ttl_s: float = TTL_S, max_fields: int = MAX_FIELDS):
         self._client = client
@@ -34,7 +34,7 @@ class SharedStatsStore:
     def merge(self, group: str, writer: str, batch: int, changes: Mapping[str, Change]) -> dict[str, list[float]]:
         """Add a batch, and return the sums of its fields afterwards.
 
-        A writer's batches in a group count up from 1; one that is sent again counts once.
+        A writer's batches in a group count up from 1; a repeated one counts once.
         """
         keys = [self._keys.sums(group), self._keys.merged(writer, group)]
         numbers = [self._max_fields, self._ttl_ms, int(MARK_TTL_S * 1000)]
@@ -56,15 +56,12 @@ class SharedStats(Protocol):
         ...
 
     def absorb(self, group: str, sums: Mapping[str, list[float]]) -> None:
-        """Replace fields by the store's sums, which include all that `changes` gave so far.
-
-        What was learnt since then is added.
-        """
+        """Replace fields by the store's sums, which include all changes taken so far, plus those since."""
         ...
 
 
 class StatsExchange:
-    """Exchange one `SharedStats` with the store. Implements `HeartbeatTask`."""
+    """Implements `HeartbeatTask`."""
 
     def __init__(self, learnt: SharedStats, store: SharedStatsStore) -> None:
         self._learnt = learnt
@@ -86,7 +83,6 @@ class StatsExchange:
             self._write(group)
 
     def close(self) -> None:
-        """Write all changes before the process ends. Raises StoreUnavailable."""
         for group in list(self._learnt.groups()):
             self._write(group)  # again what may not have arrived,
             self._write(group)  # then what was learnt since
@@ -111,7 +107,6 @@ class StatsExchange:
 
 
 def _sums(fields: Mapping[str, str]) -> dict[str, list[float]]:
-    """Keep the readable fields: another version may have written others."""
     found = {field: _vector(text) for field, text in fields.items()}
     return {field: vector for field, vector in found.items() if vector is not None}
 

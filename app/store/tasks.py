@@ -43,7 +43,6 @@ class WaitingRoom:
         self._client.lrem(self._lists[priority], 1, item)
 
     def before(self, priority: str) -> int:
-        """Count the items that go before a new one of this priority."""
         return sum(self._lengths()[: PRIORITIES.index(priority) + 1])
 
     def __len__(self) -> int:
@@ -57,7 +56,7 @@ class WaitingRoom:
 
 
 class ProgressStore:
-    """The progress of tasks, written where Celery looks for it. Every method raises StoreUnavailable."""
+    """The progress of tasks, where Celery looks for it. Every method raises StoreUnavailable."""
 
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self._client = client
@@ -65,7 +64,6 @@ class ProgressStore:
         self._tell = Script(client, "tell")
 
     def tokens(self, request_ids: Sequence[str]) -> dict[str, int]:
-        """Count the generated tokens of those requests that are active."""
         pipe = self._client.pipeline(transaction=False)
         for request_id in request_ids:
             pipe.hmget(self._keys.request(request_id), "status", "length")
@@ -73,5 +71,4 @@ class ProgressStore:
         return {request_id: int(length) for request_id, (status, length) in found if status == Status.ACTIVE}
 
     def tell(self, request_id: str, key: str, text: str, ttl_s: int) -> bool:
-        """Set `key` and publish on it, as Celery's backend does; False if the request has ended."""
         return bool(self._tell([self._keys.request(request_id), key], [text, ttl_s]))

@@ -1,6 +1,6 @@
 """Keep the timelines of recent requests: spans of work, and progress.
 
-A timeline's name does not lead back to its request, so a viewer cannot read the request's text.
+A timeline's name does not reveal its request, so a viewer cannot read the text.
 """
 
 import json
@@ -21,7 +21,7 @@ MOST_SPANS = 1024  # of a request; past it the first ones are dropped
 
 
 class TraceSpan(NamedTuple):
-    """A piece of work on a batch of `sequences`, in seconds of the wall clock."""
+    """Work on a batch of `sequences`, in seconds of the wall clock."""
 
     start_s: float
     end_s: float
@@ -44,7 +44,7 @@ def trace_name(request_id: str) -> str:
 
 
 class Traces:
-    """The timelines of the `most` latest requests, in Redis. Any thread may call."""
+    """Thread-safe."""
 
     def __init__(self, client: redis.Redis, namespace: str, *, most: int = MOST_REQUESTS) -> None:
         self._client = client
@@ -63,7 +63,6 @@ class Traces:
             self._trace([self._keys.traced], [*numbers, *prefixes, json.dumps(items)])
 
     def recent(self, count: int) -> dict[str, dict[str, str]]:
-        """Return the facts of the latest requests, by name."""
         names = cast(list[str], self._client.zrevrange(self._keys.traced, 0, count - 1))
         pipe = self._client.pipeline(transaction=False)
         for name in names:
@@ -71,6 +70,5 @@ class Traces:
         return {name: facts for name, facts in zip(names, pipe.execute() if names else [], strict=True) if facts}
 
     def spans(self, name: str) -> list[TraceSpan]:
-        """Return a timeline's spans, each process's in order."""
         texts = cast(list[str], self._client.lrange(self._keys.trace(name), 0, -1))
         return [TraceSpan(*json.loads(text)) for text in texts]

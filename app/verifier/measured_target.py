@@ -9,8 +9,6 @@ from app.engine.target import Target
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTarget:
-    """A target with its step costs, its vocabulary size, its early exit and its device's chunk."""
-
     target: Target
     costs: StepCosts  # corrected with each step
     vocab_size: int

@@ -1,8 +1,4 @@
-"""Share the target's memory between sequences, and retry a step that ran out of it.
-
-Short of KV pages, the oldest sequence always progresses. A step that ran out of memory is split first: its
-sequences run one by one, and `OutOfMemoryRetry` decides for a request that runs alone.
-"""
+"""Share the target's memory between sequences, and retry a step that ran out of it."""
 
 import time
 from collections.abc import Mapping
@@ -28,8 +24,8 @@ OUT_OF_MEMORY_TEXTS = (  # of torch on a GPU and on a CPU, and of oneDNN, which 
 def reserve(entries: list[BatchEntry], target: Target, sequences: Mapping[str, Sequence]) -> list[BatchEntry]:
     """Return the entries that get memory, some of them without their tree.
 
-    `sequences` are all that the target caches, by request. Short of memory, trees go first, then
-    the youngest sequences' pages. As age decides, no two sequences preempt each other in turn.
+    `sequences`: all that the target caches, by request. Short of memory, trees go first, then the youngest sequences'
+    pages: by age no two sequences preempt each other in turn.
     """
     made: dict[str, BatchEntry] = {}
     for entry in sorted(entries, key=lambda entry: sequences[entry.sequence.id].age):
@@ -55,23 +51,16 @@ def _try_reserve(entry: BatchEntry, target: Target, sequences: Mapping[str, Sequ
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether the error is a lack of memory."""
     return isinstance(error, MemoryError) or any(text in str(error).lower() for text in OUT_OF_MEMORY_TEXTS)
 
 
 class OutOfMemoryRetry:
-    """Remember since when each request has lacked memory."""
-
     def __init__(self, clock: Clock = SYSTEM) -> None:
-        """Measure patience by this clock's monotonic time."""
         self._clock = clock
         self._since_s: dict[str, float] = {}
 
     def may_try_again(self, request_id: str, error: Exception) -> bool:
-        """Tell whether a request lacks memory and has not for PATIENCE_S; then pause first.
-
-        Other processes may release some meanwhile. Blocks for PAUSE_S.
-        """
+        """Tell whether a request has lacked memory for less than PATIENCE_S; then block for PAUSE_S first."""
         if not is_out_of_memory(error):
             return False
         now_s = self._clock.monotonic()
@@ -81,7 +70,6 @@ class OutOfMemoryRetry:
         return True
 
     def remove(self, *request_ids: str) -> None:
-        """Remove requests that committed or ended."""
         if self._since_s:
             for request_id in request_ids:
                 self._since_s.pop(request_id, None)

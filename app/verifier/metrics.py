@@ -1,6 +1,5 @@
-"""Record a verifier's events and count them: what the metrics and the requests' timelines show.
-
-The thread that runs steps only records; the heartbeat's thread counts.
+"""Record a verifier's events for metrics and timelines. The thread that runs steps only records; the heartbeat's
+counts.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -43,7 +42,7 @@ MOST_REQUESTS = 64
 
 @dataclass(slots=True)
 class RequestProgress:
-    """A request's progress, for its timeline. Seconds of the wall clock."""
+    """A request's progress, for its timeline, in seconds of the wall clock."""
 
     created_s: float
     started_s: float | None = None  # its first step here
@@ -53,7 +52,7 @@ class RequestProgress:
 
 
 class VerifierMetrics(RoundObserver):
-    """The events of one verifier; without `counters` none is kept. Implements `HeartbeatTask`."""
+    """The events of one verifier; without `counters` none is kept."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self._counters = counters or Counters()
@@ -69,22 +68,19 @@ class VerifierMetrics(RoundObserver):
             count(*facts)
 
     def close(self) -> None:
-        """Count the rest."""
         self.beat()
 
     def record_adopted(self, record: Record, is_new: bool) -> None:
-        """Record a request that is this verifier's now; `is_new`: nothing of it is committed."""
+        """`is_new`: nothing of it is committed."""
         self._record(self._count_prompt, len(record.prompt_ids))
         if is_new:
             self._fresh.add(record.id)
 
     def record_reused(self, tokens: int) -> None:
-        """Record prompt tokens whose KV pages were found, so that they are not computed."""
         if tokens:
             self._record(self._count_by, REUSED_TOKENS, tokens)
 
     def on_start(self, sequences: Iterable[Sequence], now_s: float) -> None:
-        """Record the requests that are in a step for the first time."""
         if self._fresh:
             for sequence in sequences:
                 record = sequence.record
@@ -93,28 +89,22 @@ class VerifierMetrics(RoundObserver):
                     self._record(self._count_begun, record.id, record.created_s, now_s)
 
     def on_failure(self) -> None:
-        """Record a failed step."""
         self._record(self._count_by, STEP_ERRORS, 1)
 
     def on_asked(self, asked: Listed[AskedDraft]) -> None:
-        """Record the drafters of each draft."""
         self._record(self._count_asked, [draft.drafters for draft in asked])
 
     def on_trees(self, trees: int, came_s: float, waited_s: float) -> None:
-        """Record how long trees were waited for."""
         self._record(self._count_trees, waited_s, trees)
 
     def on_step(self, step: VerifiedStep, host_s: float) -> None:
-        """Record a step that is done."""
         rounds = [(one.entry.tree, one.verdict.path, len(one.tokens)) for one in step.rounds]
         self._record(self._count_step, len(step.entries), step.rows, step.took_s, rounds)
 
     def on_commit(self, sequence: Sequence, event: Event) -> None:
-        """Record an event that the store has."""
         self._record(self._count_committed, sequence.record.id, sequence.record.created_s, event)
 
     def on_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
-        """Record a sequence that left this verifier before its end."""
         record = sequence.record
         self._fresh.discard(record.id)
         self._record(self._count_left, record.id, record.created_s, tokens, sequence.stats, reason)
@@ -122,7 +112,7 @@ class VerifierMetrics(RoundObserver):
     def drain(self) -> dict[str, RequestProgress]:
         """Take the progress changed since the last call, by request. For the heartbeat's thread.
 
-        Of many requests the first to change give way.
+        Above the bound the oldest changes are dropped.
         """
         self.beat()
         progress, self._progress = self._progress, OrderedDict()
@@ -197,7 +187,6 @@ class VerifierMetrics(RoundObserver):
 def _add_draft(
     tree: Tree, right: frozenset[int], drafted: Counter[tuple[str, int]], accepted: Counter[tuple[str, int]]
 ) -> None:
-    """Count a tree's nodes by drafter and depth, and those of them that were right."""
     for node, (depth, proposers) in enumerate(zip(tree.depths()[1:], tree.proposers, strict=True), start=1):
         for drafter in proposers:
             drafted[drafter, min(DEEPEST, depth)] += 1
@@ -206,5 +195,4 @@ def _add_draft(
 
 
 def _load(sequences: int) -> str:
-    """Name the group of so many sequences by its bound."""
     return str(int(next((bound for bound in SEQUENCES if sequences <= bound), SEQUENCES[-1])))

@@ -1,4 +1,4 @@
-"""Send a verifier's commit, and hear of its outcomes later, while the verifier goes on."""
+"""Send a verifier's commit, and read its outcomes later."""
 
 from contextlib import suppress
 
@@ -9,10 +9,9 @@ from app.store.protocol import Committed, Outcome, Requests, SentCommit
 
 
 class PendingCommit:
-    """Hold at most one commit: `send` it, and read its outcomes later by `settle`."""
+    """Hold at most one commit."""
 
     def __init__(self, owner: str, mailbox: str, store: Requests) -> None:
-        """Commit to `store` as `owner`, whose mail comes to `mailbox`."""
         self._owner, self._mailbox, self._store = owner, mailbox, store
         self._sequences: list[Sequence] = []
         self._events: list[tuple[str, Event]] = []  # none: nothing is pending
@@ -23,23 +22,21 @@ class PendingCommit:
 
     @property
     def ends_any(self) -> bool:
-        """Tell whether the pending commit ends a request, whose memory is kept until it is heard of."""
+        """Tell whether the pending commit ends a request, whose memory is kept until then."""
         return bool(self._ending)
 
     def ends(self, request_id: str) -> bool:
-        """Tell whether the pending commit ends this request."""
         return request_id in self._ending
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether a commit is pending that `settle` would not have to wait for."""
+        """Tell whether a commit is pending that `settle` need not wait for."""
         return bool(self._events) and (self._sent is None or self._sent.is_ready())
 
     def send(self, events: list[tuple[Sequence, Event]]) -> None:
-        """Commit each event to its sequence's request; call it when nothing is pending.
+        """Commit each event to its request, when nothing is pending.
 
-        Raises StoreUnavailable. The commit is pending all the same: `settle` sends it again, which
-        counts once.
+        Raises StoreUnavailable; `settle` then sends it again, which counts once.
         """
         self._sequences = [sequence for sequence, _ in events]
         self._events = [(sequence.record.id, event) for sequence, event in events]
@@ -48,10 +45,9 @@ class PendingCommit:
             self._sent = self._store.commit_later(self._owner, self._events, self._mailbox)
 
     def settle(self) -> list[tuple[Sequence, Event, Outcome]]:
-        """Return the outcomes; nothing if nothing is pending.
+        """Return the outcomes of the pending commit.
 
-        Raises StoreUnavailable; then the same is committed again at the next call, which counts
-        once.
+        Raises StoreUnavailable; the next call then sends it again, which counts once.
         """
         if not self._events:
             return []
@@ -61,10 +57,7 @@ class PendingCommit:
         return list(zip(self._sequences, events, outcomes, strict=True))
 
     def has_mail(self) -> bool:
-        """Tell whether items waited in the mailbox at the last commit that was heard of, this one if it is ready.
-
-        True where no commit is pending: then that is not known.
-        """
+        """Tell whether mail waited at the last commit; True where none is pending."""
         if self._sent is not None and self._sent.is_ready():
             with suppress(StoreUnavailable):  # `settle` meets it, too
                 self._hear()

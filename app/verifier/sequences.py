@@ -1,7 +1,4 @@
-"""Hold the sequences that a verifier runs, from a snapshot to their end: memory and suspects.
-
-Knows nothing of drafts and decides nothing about text.
-"""
+"""Hold the sequences that a verifier runs, from a snapshot to their end: memory and suspects."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -17,15 +14,12 @@ from app.verifier.stats import VerifierStats
 
 
 class Sequences(Mapping[str, Sequence]):
-    """Map each request of one verifier to its sequence. For one thread, except `all`."""
+    """Map each request to its sequence. For one thread, except `all`."""
 
     def __init__(
         self, target: Target, stats: VerifierStats, tokenizer: Tokenizer | None = None, max_running: int = 64
     ) -> None:
-        """Hold sequences in the target's memory, at most `max_running` of them at work at once.
-
-        Without a tokenizer no request may have stop strings or a form to keep.
-        """
+        """At most `max_running` work at once. Without a tokenizer requests cannot have stop strings or a schema."""
         self._target = target
         self._stats = stats
         self._tokenizer = tokenizer
@@ -45,21 +39,20 @@ class Sequences(Mapping[str, Sequence]):
         return len(self._by_request)
 
     def find(self, request_id: str) -> Sequence | None:
-        """Return the request's sequence; None if it is not held."""
         return self._by_request.get(request_id)
 
     def all(self) -> list[Sequence]:
-        """Copy the sequences held now; for any thread."""
+        """Copy the sequences; for any thread."""
         return [*self._by_request.values()]
 
     def oldest(self) -> list[Sequence]:
-        """Return the sequences that may run now, the oldest first; those that are over only wait for their commit."""
+        """Return the sequences that may run, the oldest first; those that are over only wait for their commit."""
         if self._oldest is None:
             self._oldest = sorted(self._by_request.values(), key=attrgetter("age"))
         return [s for s in self._oldest[: self._max_running] if not s.is_over]
 
     def tokens(self, request_id: str) -> list[int] | None:
-        """Return the tokens of a sequence, to read; None if it is not held, nor ended in the last step."""
+        """Return a sequence's list of tokens, also if it ended in the last step."""
         sequence = self._by_request.get(request_id)
         return self._ended.get(request_id) if sequence is None else sequence.tokens
 
@@ -69,15 +62,13 @@ class Sequences(Mapping[str, Sequence]):
         return self._suspects
 
     def suspect(self, request_id: str) -> None:
-        """Suspect a request: a step with it failed."""
         self._suspects.add(request_id)
 
     def clear(self, request_ids: Iterable[str]) -> None:
-        """Stop suspecting these requests: they have committed."""
         self._suspects.difference_update(request_ids)
 
     def start(self, snapshot: Snapshot) -> None:
-        """Run a request from what is committed of it; one taken from a dead verifier is a suspect."""
+        """Run a request from what is committed; one taken from a dead verifier is a suspect."""
         record = snapshot.record
         tokens = [*record.prompt_ids, *snapshot.tokens]
         self._stats.record_adopted(record, len(tokens), is_new=not snapshot.tokens)
@@ -94,7 +85,6 @@ class Sequences(Mapping[str, Sequence]):
             self._suspects.add(record.id)
 
     def stop(self, request_id: str) -> Sequence | None:
-        """Drop a sequence and release its memory; None if it is not held."""
         sequence, self._oldest = self._by_request.pop(request_id, None), None
         if sequence is not None:
             self._ended[request_id] = sequence.tokens
@@ -103,7 +93,7 @@ class Sequences(Mapping[str, Sequence]):
         return sequence
 
     def adopt_prefixes(self, sequences: Iterable[Sequence]) -> None:
-        """Let prompts reuse the cached prefixes that they share with other sequences, as a step begins."""
+        """Let prompts reuse the cached prefixes of other sequences."""
         self._ended.clear()
         for sequence in sequences:
             reused = self._target.adopt(sequence.kv)
@@ -111,5 +101,4 @@ class Sequences(Mapping[str, Sequence]):
                 self._stats.record_reused(reused)
 
     def reserve(self, entries: list[BatchEntry]) -> list[BatchEntry]:
-        """Reserve memory for a batch by age; return the entries that got it (`preemption`)."""
         return reserve(entries, self._target, self._by_request)

@@ -1,4 +1,4 @@
-"""Measure a verifier's work, for its heartbeat and for the load that the controller reads."""
+"""Measure a verifier's work, for its heartbeat and its load."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
@@ -15,10 +15,9 @@ DECAY = 0.9  # of the past with each round
 
 
 class VerifierStats(RoundObserver):
-    """Keep decaying means and counters of one verifier; another thread than the recording one may read them."""
+    """Decaying means and counters of one verifier; one thread records, another may read."""
 
     def __init__(self, measured: MeasuredTarget, asked_rounds: Mapping[str, int], metrics: VerifierMetrics) -> None:
-        """Report on this target and the rounds by drafter, and count single events in `metrics`."""
         self.metrics: Final = metrics
         self._measured = measured
         self._asked_rounds = asked_rounds
@@ -31,47 +30,42 @@ class VerifierStats(RoundObserver):
 
     @property
     def prompt_tokens(self) -> int:
-        """Count the tokens of adopted sequences so far."""
         return self._prompt_tokens
 
     @property
     def reused_tokens(self) -> int:
-        """Count those of them that other sequences had computed."""
+        """Count adopted tokens that other sequences had computed."""
         return self._reused_tokens
 
     @property
     def later_rounds(self) -> int:
-        """Count the rounds after a sequence's first token so far: those that drafts could be asked for."""
+        """Count the rounds after sequences' first tokens, for which drafts could be asked."""
         return self._later_rounds
 
     @property
     def model_rounds(self) -> int:
-        """Count those of them for which a model drafter was asked."""
+        """Count those for which a model drafter was asked."""
         return self._model_rounds
 
     def record_adopted(self, record: Record, tokens: int, *, is_new: bool) -> None:
-        """Record an adopted sequence of `tokens` tokens; `is_new`: nothing was committed."""
+        """`is_new`: nothing was committed."""
         self._prompt_tokens += tokens
         self.metrics.record_adopted(record, is_new=is_new)
 
     def record_reused(self, tokens: int) -> None:
-        """Record that `tokens` tokens need not be computed."""
         self._reused_tokens += tokens
         self.metrics.record_reused(tokens)
 
     def on_asked(self, asked: Listed[AskedDraft]) -> None:
-        """Record the sequences that wait for a model."""
         self._asked_models.update(draft.sequence.record.id for draft in asked if draft.has_models)
 
     def on_trees(self, trees: int, came_s: float, waited_s: float) -> None:
-        """Record how long trees took to come, in time or not."""
         waits, total_s = self._waits, self._waited_s
         for _ in range(trees):
             waits, total_s = waits * DECAY + 1.0, total_s * DECAY + came_s
         self._waits, self._waited_s = waits, total_s
 
     def on_verdict(self, step: VerifiedStep) -> None:
-        """Record trees, as they were verified, and the nodes of each that were right."""
         by_drafter, rounds, tokens = self._by_drafter, self._rounds, self._tokens
         for one in step.rounds:
             tree, path, request_id = one.entry.tree, one.verdict.path, one.sequence.record.id
@@ -89,11 +83,9 @@ class VerifierStats(RoundObserver):
         self._rounds, self._tokens = rounds, tokens
 
     def on_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
-        """Remove the sequence."""
         self._asked_models.discard(sequence.record.id)
 
     def report(self, sequences: Listed[Sequence]) -> dict[str, object]:
-        """Describe the verifier for its heartbeat, with the sequences that it holds now."""
         target, early_exit = self._measured.target, self._measured.early_exit
         return {
             "sequences": len(sequences),
@@ -111,7 +103,6 @@ class VerifierStats(RoundObserver):
         }
 
     def load(self, sequences: Listed[Sequence]) -> VerifierLoad:
-        """Describe the load, with the sequences that are held now."""
         costs = self._measured.costs
         running = [s for s in sequences if s.generated > 0]
         contexts = sorted((s.cached for s in running), reverse=True)

@@ -37,10 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Running:
-    """A launched step: its entries, the expected seconds of reading their contexts, and its verdicts once collected.
-
-    `costs`: those under the split of the machine that it was launched under, which it teaches.
-    """
+    """A launched step and, once collected, its verdicts; `costs` are those of its split, which it teaches."""
 
     works: list[BatchEntry]
     launched: LaunchedStep
@@ -63,8 +60,6 @@ class _Running:
 
 
 class _Uncommitted(NamedTuple):
-    """A collected step, with the conclusion of each of its rounds, and when its tokens were taken in (wall clock)."""
-
     step: VerifiedStep
     conclusions: list[Conclusion]
     accepted_s: float
@@ -72,10 +67,7 @@ class _Uncommitted(NamedTuple):
 
 
 class Verifier:
-    """Own the progress of its sequences: schedule, verify, commit, and ask for the next drafts.
-
-    One thread works with it. Others may call `follow`, `report` and `load`.
-    """
+    """Own the progress of its sequences. One thread works with it; others may call `follow`, `report` and `load`."""
 
     def __init__(
         self,
@@ -92,10 +84,9 @@ class Verifier:
         on_exhausted: Callable[[], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Commit to `store` as `owner`, whose mail comes to `mailbox`, tokens of the target of this id.
+        """Commit to `store` as `owner`, whose mail comes to `mailbox`.
 
-        `on_exhausted` is called where a lone sequence lacks memory for long; without it the request
-        fails for that.
+        `on_exhausted` is called where a lone sequence lacks memory for long; by default the request then fails.
         """
         self.owner: Final = owner
         self.target_id: Final = target_id
@@ -123,19 +114,17 @@ class Verifier:
 
     @property
     def policy(self) -> Policy:
-        """Return the policy that is followed, with the target's chunk of prompts where its own is shorter."""
+        """Return the policy, with the target's chunk of prompts where that is longer."""
         return self._policy
 
     @property
     def stepped(self) -> Listed[BatchEntry]:
-        """Return the entries of the step that was launched last."""
         return self._stepped
 
     def follow(self, pool: DrafterPool, policy: Policy) -> None:
-        """Ask these drafters and keep to this policy from now on.
+        """Follow drafters and policy. For any thread.
 
-        For any thread: two references are swapped, neither object is changed. A step under way may
-        see the old one of one and the new one of the other, which costs time at most.
+        Two references are swapped: a step under way may use one old and one new object, which costs time at most.
         """
         self.speculation.follow(pool)
         self._policy = self._on_device(policy)
@@ -155,20 +144,18 @@ class Verifier:
         return {**self.stats.report(self.sequences.all()), "cost_errors": errors, "split": split}
 
     def load(self) -> VerifierLoad:
-        """Describe its load for the controller. For any thread."""
         return self.stats.load(self.sequences.all())
 
     def has_mail(self) -> bool:
-        """Tell whether mail waited at the last commit that was heard of; True where that is not known."""
+        """Tell whether mail waited at the last commit; True where that is not known."""
         return self._pending_commit.has_mail()
 
     def take_ended(self) -> list[Record]:
-        """Take the records of the sequences that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def adopt(self, request_ids: Iterable[str]) -> None:
-        """Run requests that are this owner's by the store; others are left alone."""
+        """Run those requests that are this owner's by the store."""
         for request_id in request_ids:
             if request_id in self.sequences:
                 continue
@@ -180,7 +167,7 @@ class Verifier:
                 self.sequences.start(snapshot)
 
     def release(self, request_ids: Iterable[str]) -> None:
-        """Drop sequences that this owner has lost: cancelled, or taken over by another verifier."""
+        """Drop sequences that were cancelled, or taken over by another verifier."""
         for request_id in request_ids:
             if self._pending_commit.ends(request_id):
                 continue  # by its own last token, most likely: the outcome tells
@@ -189,14 +176,10 @@ class Verifier:
                 self._record_left(sequence, sequence.generated, FinishReason.CANCELLED)
 
     def receive(self, trees: Iterable[TreeMessage]) -> None:
-        """Receive fused drafts."""
         self.speculation.receive(*trees)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds until a sequence can go on: 0 if one can now, None if there is none.
-
-        They are never longer than the policy's wait, though the clock may have been put back.
-        """
+        """Return the seconds until a sequence can go on, at most the policy's wait; None if there is none."""
         if self._running is not None or self._left or self._pending_commit.ends_any:
             return 0.0
         sequences = self.sequences.oldest()
@@ -204,10 +187,7 @@ class Verifier:
         return wait_s(sequences, now_s, self.speculation.is_together)
 
     def step(self, now_s: float) -> list[DraftJob]:
-        """Run one batch, if any sequence is ready, and commit it; return the jobs for drafts.
-
-        The parts of a round one after the other, for a caller that has nothing to do beside the target.
-        """
+        """Run and commit one batch, if any sequence is ready; return the jobs for drafts."""
         jobs = self._settle()
         self.launch(now_s)
         jobs += self.collect()
@@ -217,10 +197,7 @@ class Verifier:
         return jobs
 
     def launch(self, now_s: float) -> None:
-        """Launch a step of the sequences that are ready, unless there are none or a step runs already.
-
-        `now_s`: wall clock. Sequences whose last commit is not heard of go on as if it succeeded.
-        """
+        """Launch a step of the ready sequences, unless one runs. `now_s`: wall clock."""
         if self._running is not None:
             return
         began_s = self._clock.perf_counter()
@@ -237,10 +214,10 @@ class Verifier:
         self._host_s += self._clock.perf_counter() - began_s
 
     def collect(self) -> list[DraftJob]:
-        """Wait for the step that runs, if any; accept its tokens, and return the jobs for drafts after them.
+        """Wait for the step that runs, accept its tokens, and return the jobs for drafts after them.
 
-        Hears of the last commit, too. Its sequences go on as if their next commit succeeded; `commit` sends it.
-        Raises StoreUnavailable, before anything is accepted: the next call goes on from there.
+        Reads the last commit's outcomes. Sequences go on as if the next one succeeded. Raises StoreUnavailable, before
+        anything is accepted: the next call goes on from there.
         """
         began_s = self._clock.perf_counter()
         if self._uncommitted is not None:  # the last round was cut short
@@ -270,7 +247,7 @@ class Verifier:
         return jobs
 
     def commit(self) -> None:
-        """Send the commit of the tokens that were accepted last; a later `collect` hears of its outcomes.
+        """Send the commit of the tokens accepted last; a later `collect` reads its outcomes.
 
         Raises StoreUnavailable; then `collect` sends it again.
         """
@@ -292,7 +269,6 @@ class Verifier:
             self._host_s += self._clock.perf_counter() - began_s
 
     def _compose(self, now_s: float) -> list[BatchEntry]:
-        """Compose the next batch, with memory reserved."""
         sequences, is_together = self.sequences.oldest(), self.speculation.is_together
         self.sequences.adopt_prefixes(sequences)
         batch = compose(
@@ -307,7 +283,6 @@ class Verifier:
         return self.sequences.reserve(batch)
 
     def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> _Uncommitted:
-        """Take the step's tokens in, without those of sequences that left since."""
         works, took_s, costs = running.works, running.launched.took_s, running.costs
         self._early_exit.update(works, verdicts)
         if running.is_decoding:
@@ -331,7 +306,6 @@ class Verifier:
         return done
 
     def _request_drafts(self, sequences: list[Sequence]) -> list[DraftJob]:
-        """Ask for drafts; the verifier may read the prompts that wait while these sequences do."""
         prompts_s = 0.0
         if len(self.sequences) > len(sequences):
             prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
@@ -339,7 +313,6 @@ class Verifier:
         return self.speculation.request_drafts(sequences, self._policy, prompts_s)
 
     def _settle(self) -> list[DraftJob]:
-        """Hear of the last commit, if one is pending; drop sequences that ended or are lost."""
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
@@ -358,7 +331,6 @@ class Verifier:
         return jobs
 
     def _end(self, sequence: Sequence) -> list[DraftJob]:
-        """Drop a sequence that is over here; return the last jobs for its replicas."""
         if not self._runs(sequence):
             return []  # released since then
         jobs = self.speculation.final_jobs(sequence)
@@ -367,7 +339,6 @@ class Verifier:
         return jobs
 
     def _stop(self, request_id: str) -> Sequence | None:
-        """Remove all that is known of a request."""
         sequence = self.sequences.stop(request_id)
         self.speculation.remove(request_id)
         self._memory_retry.remove(request_id)
@@ -380,7 +351,6 @@ class Verifier:
         return self.sequences.find(sequence.record.id) is sequence
 
     def _advance(self, done: _Uncommitted) -> None:
-        """Tell the verdicts, and let each sequence go on behind its own."""
         for observer in self._observers:
             observer.on_verdict(done.step)
         accept = self.target.accept

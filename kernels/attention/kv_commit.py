@@ -1,10 +1,9 @@
-"""Keep the accepted path of a tree: move keys and values of its nodes to the slots right behind the prefix.
+"""Move keys and values of a tree's accepted path to the slots right behind the prefix.
 
     slot[prefix + i] = slot[prefix + path[i]],   i < length
 
-The tree's row j lies in slot prefix + j (see `ragged_attention`); what else is behind the prefix is meaningless.
-path[i] >= i, so a slot can be both source and target: a program loads the whole path before it stores any of it, with a
-barrier between, and no other program touches its columns of its sequence.
+The tree's row j lies in slot prefix + j (`ragged_attention`); the rest behind the prefix is undefined. A slot can be
+both source and target: a program loads the whole path, meets a barrier, and then stores it.
 """
 
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ def kv_commit_reference(
     path: torch.Tensor,  # (B, W) int32, rising rows of the tree, root first
     length: torch.Tensor,  # (B,) int32, of each path, may be 0
 ) -> None:
-    """Move the paths one after the other: the specification."""
     page_slots = k_pages.shape[2]
     for sequence in range(len(prefix)):
         steps = torch.arange(int(length[sequence]), device=path.device)
@@ -91,7 +89,7 @@ def kv_commit(
     path: torch.Tensor,  # (B, W) int32
     length: torch.Tensor,  # (B,) int32
 ) -> None:
-    """Move all paths; read nothing back. Raises ValueError for pages that are not contiguous or not alike."""
+    """Read nothing back. Raises ValueError for pages that are not contiguous or not alike."""
     layers, _, page_slots, key_heads, head_dim = k_pages.shape
     if k_pages.shape != v_pages.shape or not (k_pages.is_contiguous() and v_pages.is_contiguous()):
         raise ValueError("pages of keys and values must be contiguous and of one shape")

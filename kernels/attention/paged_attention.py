@@ -1,10 +1,9 @@
-"""Attend packed rows to their sequences' own pages, ragged, in plain torch on a CPU.
+"""Attend packed rows to their sequences' own pages, in plain torch on a CPU.
 
     softmax(q K^T * scale + mask) V
 
-A row has the same bits in any batch, as a tree node and at any chunking: each (tile, page) pair is one product of at
-least MIN_ROWS rows, the maximum is exact in any order, and pages are summed one after the other; unseen pages add exact
-zeros. Measured with MKL on AVX2 and AVX-512: it holds for head dims 4, 8, and 12 to 256.
+A row has the same bits in any batch: each (tile, page) pair is one product of at least MIN_ROWS rows, and pages are
+summed in order; hidden pages add exact zeros. Measured with MKL on AVX2 and AVX-512 for head dims 4, 8, and 12 to 256.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ MIN_ROWS = 8  # rows of a product, queries times folded heads
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows of one sequence, its NP pages up to the last of them, and what each row sees; R = height * H / HK."""
+    """Rows of one sequence, its NP pages up to the last of them, and the keys each row sees; R = height * H / HK."""
 
     rows: torch.Tensor | slice  # (n,) int64, packed rows, n <= height; a slice where they lie side by side
     pages: torch.Tensor | slice  # (NP,) int64; likewise: nothing is copied then

@@ -1,15 +1,13 @@
-"""Attend packed rows to their sequences' own pages, ragged, on a GPU.
+"""Attend packed rows to their sequences' own pages on a GPU.
 
     softmax(softcap(q K^T * scale) + mask) V
 
-New row j of a sequence lies behind its prefix, in slot prefix + j, and slot n in page blocks[n // S] at place n % S. A
-row sees the whole prefix and, causal: the new rows up to itself, at position prefix + j; in a tree: the new rows j (up
-to 64) whose bit j is set in its `ancestors`, at position prefix + depth. With a window, only keys less than `window`
-positions back.
+New row j of a sequence lies in slot prefix + j; slot n in page blocks[n // S] at place n % S. A row sees the prefix
+and, in a chain, the new rows up to itself, at position prefix + j; in a tree, the new rows j < 64 whose bit j is set in
+its `ancestors`, at position prefix + depth. A window admits keys less than `window` positions back.
 
-Programs work off items (`kernels.attention.work_list`): a tile of rows of one key head, the query heads that share it
-folded under each other, over one slice of keys; a second kernel joins slices in order. Slices are cut at fixed places,
-and unseen keys add exact zeros: a row's arithmetic depends on the tiling alone.
+Programs process items (`work_list`): a tile of rows of one key head, its query heads folded, over one slice of keys; a
+second kernel joins slices. A row's arithmetic depends on the tiling alone.
 """
 
 import math
@@ -30,7 +28,7 @@ HEADS_JOINED = 4  # by one program of the joining kernel
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows and pages of B sequences. All integers int32 but for `ancestors`."""
+    """The rows and pages of B sequences. All integers int32 except `ancestors`."""
 
     first_row: torch.Tensor  # (B,), in the packed queries
     num_rows: torch.Tensor  # (B,), may be 0
@@ -42,8 +40,6 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiling:
-    """The sizes that the work is cut into."""
-
     rows: int  # of a tile, folded heads included
     keys: int  # of one step of a program
     split_keys: int  # of an item, a multiple of `keys`; 0: all keys
@@ -66,8 +62,7 @@ def ragged_attention_reference(
     window: int = 0,
     softcap: float = 0.0,
 ) -> torch.Tensor:  # (T, H, D) float32, zeros for rows of no sequence
-    """Attend row by row in float32: the specification. `window` 0: no window; `softcap` 0: no
-    softcap."""
+    """Attend row by row in float32: the specification. `window` 0: no window; `softcap` 0: no softcap."""
     page_slots, key_heads = k_pages.shape[1:3]
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     for sequence in range(len(batch.first_row)):
@@ -106,11 +101,10 @@ def ragged_attention(
     out: torch.Tensor | None = None,  # (T, H, D) contiguous
     fuses: bool = False,
 ) -> torch.Tensor:  # (T, H, D)
-    """Attend all rows in `work`, which was listed for this tiling; read nothing back. The result has the dtype of q.
+    """Attend all rows in `work`, listed for this tiling; read nothing back. The result has the dtype of q.
 
-    Other rows stay as they are in `out`; without one they are zeros. `fuses`: a product and a sum may become one
-    rounding: then a row's bits depend on the rows beside it. Raises ValueError for shapes and layouts that are not
-    known.
+    Other rows of `out` keep their values; without `out` they are zeros. `fuses`: a product and a sum may share one
+    rounding; a row's bits then depend on its neighbours. Raises ValueError for unsupported shapes and layouts.
     """
     num_packed, heads, head_dim = q.shape
     page_slots, key_heads = k_pages.shape[1:3]

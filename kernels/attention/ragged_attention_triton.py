@@ -1,6 +1,4 @@
-"""Implement the two kernels of `ragged_attention`: attention of one tile of rows, and the joining
-of slices of keys.
-"""
+"""Implement the two kernels of `ragged_attention`."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 # (a kernel's arguments get their types from each launch)
@@ -33,8 +31,7 @@ def _add_keys(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add BLOCK_N keys to the online softmax, in powers of two; return the new (highest, total,
-    acc)."""
+    """Add BLOCK_N keys to the online softmax, in powers of two; return (highest, total, acc)."""
     d = tl.arange(0, BLOCK_D)
     inside = (d < D)[None, :]
     if MASKED:
@@ -94,7 +91,6 @@ def _attend_item(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend a tile of BLOCK_Q folded rows of one sequence and key head to a slice of its keys."""
     num_rows = tl.load(num_rows_ptr + sequence)
     first, prefix = tl.load(first_row_ptr + sequence), tl.load(prefix_ptr + sequence)
     block_ptr += table_row.to(tl.int64) * blocks_stride
@@ -223,7 +219,7 @@ def ragged_attention_kernel(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend item by item, each key head of one apart. Grid: any number of programs."""
+    """Attend item by item, for each key head. Grid: any number of programs."""
     for work in range(tl.program_id(0), tl.load(count_ptr) * HK, tl.num_programs(0)):
         item_ptr = items_ptr + work // HK * 4
         _attend_item(
@@ -249,8 +245,7 @@ def join_slices_kernel(
 ):
     """Join the slices of BLOCK_H heads of one row, if it has several.
 
-    out = sum of 2^lse * part / sum of 2^lse, added in order, so that slices without keys change no
-    bit.
+    out = sum of 2^lse * part / sum of 2^lse, in order: slices without keys change no bit.
     """
     row = tl.program_id(0).to(tl.int64)
     slices = tl.load(slices_ptr + row)

@@ -1,8 +1,7 @@
-"""List the tiles of rows and slices of keys that a launch of ragged attention works off.
+"""List the tiles of rows and slices of keys for a launch of ragged attention.
 
 An item is one tile of folded rows of one sequence over one slice of its keys. Its result goes to the output if the
-sequence has one slice, else to a place among the parts: slice s of row r at place[r] + s. One captured launch serves
-every batch that the arrays hold.
+sequence has one slice, else to the parts: slice s of row r at place[r] + s.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ ITEM = 4  # numbers of an item: sequence, slice, tile, row of the page table
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The list on the device, and what the joining of slices needs. All int32."""
+    """All int32."""
 
     items: torch.Tensor  # (W, 4): sequence, slice of its keys, tile of its rows, its row of the page table; none
     # behind `count` is read
@@ -49,10 +48,10 @@ def work_list(
     split_keys: int,
     table_rows: np.ndarray | None = None,
 ) -> WorkList:
-    """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,) on, behind `prefixes` (B,) keys.
+    """Return the work of sequences with `counts` (B,) new rows from row `firsts` (B,), behind `prefixes` (B,) keys.
 
     num_packed: T, rows of no sequence included; fold: query heads of a key head; tile_rows: folded rows of a tile;
-    split_keys: keys of a slice, 0: all are one; table_rows: (B,), of the page table, or None.
+    split_keys: keys of a slice (0: no split); table_rows: (B,), of the page table.
     """
     tiles = -(-counts * fold // tile_rows)
     slices = -(-(prefixes + counts) // split_keys) if split_keys else np.ones_like(counts)

@@ -1,4 +1,1 @@
-"""Run the target's forward on CPUs:
-
-numba functions over sixteen-lane vectors, on a team of threads (docs/decisions/0005).
-"""
+"""Run a model's forward on CPUs: numba functions over sixteen-lane vectors (docs/decisions/0005)."""

@@ -1,11 +1,9 @@
-"""Attend a tile of a chain's rows to its sequence's own pages, for one key head and one split of
-the keys.
+"""Attend a tile of a chain's rows to its sequence's own pages, for one key head and one split of keys.
 
     softmax(q K^T * scale) V
 
-Keys are cut into splits of SPLIT positions, whatever the batch; a split gives its maximum, the sum
-of its weights and the weighted sum of its values; `join` puts a row's splits together in order.
-Keys that a row may not see add exact zeros. All arrays are float32, given by their addresses.
+Splits have SPLIT positions in every batch; each gives its maximum, sum of weights and weighted sum of values, and
+`join` adds them in order. Hidden keys add exact zeros. Arrays are float32, given by address.
 """
 
 import numpy as np
@@ -54,7 +52,6 @@ def attend(
     sums: int,  # out: (rows * fold, D), not yet divided
     stats: int,  # out: (rows * fold, 2), maximum and sum of weights
 ) -> None:
-    """Attend a tile's rows to the keys of one split."""
     start = split * SPLIT
     end = min(start + SPLIT, position + rows)
     lines = rows * fold
@@ -100,7 +97,7 @@ def weigh(row: int, first: int, end: int, size: int) -> tuple[np.float32, np.flo
 
 @kernel
 def join(sums: int, stats: int, splits: int, sums_step: int, stats_step: int, depth: int, out: int) -> None:
-    """Put a line's splits, so many bytes apart, together into out (D,): the weighted mean of their sums."""
+    """Join a row's splits, at these strides in bytes, into out (D,): the weighted mean of their sums."""
     highest = LOWEST
     for s in range(splits):
         highest = max(highest, load_one(stats + s * stats_step))

@@ -1,6 +1,4 @@
-"""Run a layer's attention between its products: positions, the cache, side branches, attention, its
-splits joined.
-"""
+"""Run a layer's attention between its products: positions, cache, side branches, attention, joins."""
 
 import numpy as np
 
@@ -28,8 +26,6 @@ def columns(m: Model) -> int:
 
 @kernel
 def place(m: Model, s: Step, r: Room, part: int, layer: int) -> None:
-    """Turn the rows' queries and keys to their positions, and write keys and values to the rows'
-    own slots."""
     w = m.layers[layer]
     while True:
         row = take(r.words, part, 1)
@@ -60,14 +56,13 @@ def write(m: Model, r: Room, layer: int, row: int, page: int, offset: int) -> No
 
 @kernel
 def scatter(x: int, out: int, step: int, size: int) -> None:
-    """Copy `size` floats to places `step` bytes apart."""
+    """`step`: bytes between places."""
     for i in range(size):
         store_one(out + i * step, load_one(x + 4 * i))
 
 
 @kernel
 def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
-    """Copy the pages that side branches part from, then write the branches' rows to the copies."""
     size = m.num_key_heads * m.head_dim * m.page_tokens
     while True:
         i = take(r.words, first + ON_FORK, 1)
@@ -87,7 +82,6 @@ def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
 
 @kernel
 def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None:
-    """Attend the rows of all tiles; where a tile's keys are several splits, join them once all are there."""
     units = len(s.units) * m.num_key_heads
     split_any = False
     while True:
@@ -111,7 +105,6 @@ def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None
 
 @kernel
 def mix_unit(m: Model, s: Step, r: Room, layer: int, thread: int, unit: int, head: int) -> None:
-    """Attend one tile's rows to one split of one key head."""
     tile, split, line = s.units[unit]
     first, rows, position, first_page, _, splits = s.tiles[tile]
     fold = m.num_heads // m.num_key_heads
@@ -136,7 +129,6 @@ def mix_unit(m: Model, s: Step, r: Room, layer: int, thread: int, unit: int, hea
 
 @kernel
 def put_together(m: Model, s: Step, r: Room, tile: int, head: int) -> None:
-    """Join the splits of a tile's rows for one key head's queries."""
     first, rows, _, _, unit, splits = s.tiles[tile]
     fold, depth = m.num_heads // m.num_key_heads, m.head_dim
     here = (s.units[unit, 2] * m.num_key_heads + rows * head) * fold

@@ -10,10 +10,9 @@ from kernels.jit import entry
 def list_work(
     entries: Entries, least: int, most: int, fold: int, tile_rows: int, split_keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Return the items (W, 4) of the entries of `least` to `most` rows, by row of the step (T,) slices and places, the
-    parts.
+    """Return items (W, 4), slices (T,), places (T,) and the parts, for entries of `least` to `most` rows.
 
-    fold: query heads of a key head; tile_rows: folded rows of a tile; split_keys: keys of a slice, 0: all are one.
+    fold: query heads of a key head; tile_rows: folded rows of a tile; split_keys: keys of a slice (0: no split).
     """
     size = len(entries.lengths)
     tiles, slices = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -46,7 +45,6 @@ def write_work(
     all_slices: np.ndarray,
     all_place: np.ndarray,
 ) -> None:
-    """Write a list to the front of arrays with as much room or more; the rest is 0."""
     count, rows = len(items), len(slices)
     all_items[:count], all_slices[:rows], all_place[:rows] = items, slices, place
     all_items[count:], all_slices[rows:], all_place[rows:] = 0, 0, 0

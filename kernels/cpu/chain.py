@@ -1,9 +1,6 @@
-"""Run several forwards in a row, each on the likeliest token of the one before: a drafter's whole
-draft in one call.
+"""Run a draft's forwards in one call, each on the likeliest token of the one before.
 
-    p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's token
-
-Between two steps a thread writes the next one's few numbers; nothing returns to Python.
+p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's token
 """
 
 import math
@@ -35,8 +32,6 @@ from kernels.jit import entry, kernel
 
 
 class Chain(NamedTuple):
-    """The input and output of B sequences' guesses, one token a step each."""
-
     depth: int  # guesses a sequence at most, 1 or more
     floor: float  # ends when no sequence's confidences multiply to so much
     page_tokens: int
@@ -54,7 +49,7 @@ class Chain(NamedTuple):
 def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
     """Compute one thread's share of the steps. Counters and `words` are zero before.
 
-    `s`: the first step, which wants the last row of each sequence; `c.step.positions`: those of the next ones.
+    `s`: the first step, for the last row of each sequence; `c.step.positions`: those of the next ones.
     """
     decode(m, s, r, 0, m.num_layers, thread)
     done = 0
@@ -91,7 +86,6 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
 
 @kernel
 def goes_on(c: Chain, done: int) -> bool:
-    """Tell whether some sequence is still likely enough, and all guesses are numbers."""
     likely = False
     for i in range(len(c.survival)):
         if c.guesses[done, i, 0] < 0:
@@ -102,7 +96,6 @@ def goes_on(c: Chain, done: int) -> bool:
 
 @kernel
 def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
-    """Write the two likeliest tokens of a sequence's row of logits, and their probabilities."""
     row = r.logits + i * BYTES * -(-m.vocab // LANES)
     first = r.best[i]
     if first < 0:
@@ -143,8 +136,6 @@ def highest_at(x: int, size: int) -> int:
 
 @kernel
 def advance(m: Model, r: Room, c: Chain, done: int) -> None:
-    """Write the next step: each sequence's likeliest token, one position further; its keys lie in
-    splits of SPLIT."""
     n = c.step
     unit = 0
     for i in range(len(n.ids)):

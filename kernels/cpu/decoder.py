@@ -1,6 +1,6 @@
-"""Run one forward of a Llama-shaped decoder over packed rows and paged keys and values, on every thread of a team.
+"""Run one forward of a Llama-shaped decoder over packed rows and paged keys and values, on a team's threads.
 
-    x = norm(h);  q, k, v = x W + b, turned to their positions;  h += attention(q, K, V) W_o
+    x = norm(h);  q, k, v = x W + b, rotated;  h += attention(q, K, V) W_o
     x = norm(h);  h += (silu(x W_g) * (x W_u)) W_d;  after the last layer: logits = norm(h) W_head
 
 `app/engine/cpu/fused.py` fills the tuples; the plain torch forward is the reference.
@@ -45,11 +45,10 @@ from kernels.jit import entry, kernel
 
 @entry
 def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> None:
-    """Compute one thread's share of layers `first ... end - 1`; return when that is done.
+    """Compute one thread's share of layers `first ... end - 1`.
 
-    Layer 0 embeds the rows first, the last layer makes their logits behind it. Between two parts rows may go, from
-    `hidden`, `normed` and the step. Counters, of which each layer has its own, and `words` are zero before the first
-    part.
+    Layer 0 also embeds the rows, the last layer also makes logits. Between calls rows may be removed from `hidden`,
+    `normed` and the step. Counters (one set a layer) and `words` start at zero.
     """
     if first == 0:
         embed(m, s, r, 0)
@@ -64,7 +63,7 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
 
 @kernel
 def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
-    """Compute one layer, and leave in `normed` what the next one, or the head, reads."""
+    """Compute one layer; `normed` becomes the next one's input, or the head's."""
     first = PARTS * (layer + 1)
     w = m.layers[layer]
     of_query, of_key = m.num_heads * m.head_dim // LANES, m.num_key_heads * m.head_dim // LANES
@@ -116,8 +115,8 @@ def project(
 ) -> None:
     """Compute out (T, width) = x (T, depth) W + b for all rows, some blocks of columns at a time.
 
-    weights: those that make up W: (address of the kernel, of the packed weight, whether it takes rounded rows, blocks
-    of columns); bias: address of b (0: none).
+    weights: the parts of W: (address of the kernel, of the packed weight, whether it takes rounded rows, blocks of
+    columns); bias: address (0: none).
     """
     blocks = -(-width // LANES)
     piece = max(1, blocks // (8 * r.threads))
@@ -152,7 +151,7 @@ def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> No
 
 @kernel
 def source(x: int, rounded: int, depth: int, rounds: int) -> tuple[int, int]:
-    """Return the address and the bytes of a row that a kernel reads: of x (rows, depth), or of x rounded."""
+    """Return a row's address and stride in bytes, of x (rows, depth) or of x rounded."""
     if rounds != 0:
         return rounded, depth // BLOCK * BLOCK_BYTES
     return x, 4 * depth
@@ -172,7 +171,7 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
 
 @kernel
 def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int], thread: int) -> None:
-    """Compute silu(x W_g) * (x W_u). Blocks of the two weights lie in turn: a pair is made and used on the spot."""
+    """Compute silu(x W_g) * (x W_u). Blocks of the two weights alternate."""
     pairs = m.inner // LANES
     piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of int8
     room = r.scores + thread * r.scores_bytes

@@ -1,7 +1,4 @@
-"""Work on single rows between the products: norms, rotary positions, the gate, the largest logit.
-
-Rows are float32, given by their addresses.
-"""
+"""Compute on single rows between the products. Rows are float32, given by their addresses."""
 
 import math
 
@@ -32,24 +29,20 @@ ZERO, ONE, LOWEST = np.float32(0.0), np.float32(1.0), np.float32(-np.inf)
 
 @kernel
 def copy(of: int, to: int, size: int) -> None:
-    """Copy `size` floats, a multiple of 16."""
     for i in range(0, size, LANES):
         store(to + 4 * i, load(of + 4 * i))
 
 
 @kernel
 def add_to(x: int, y: int, size: int) -> None:
-    """Add y to x in place; `size` floats, a multiple of 16."""
+    """`size`: a multiple of 16."""
     for i in range(0, size, LANES):
         store(x + 4 * i, add(load(x + 4 * i), load(y + 4 * i)))
 
 
 @kernel
 def rms_norm(x: int, weight: int, epsilon: float, size: int, out: int) -> None:
-    """Compute out = w x / sqrt(mean(x^2) + epsilon).
-
-    `size` floats, a multiple of 16; out may be x.
-    """
+    """Compute out = w x / sqrt(mean(x^2) + epsilon); `size` floats, a multiple of 16; out may be x."""
     total = splat(ZERO)
     for i in range(0, size, LANES):
         v = load(x + 4 * i)
@@ -82,8 +75,7 @@ def gate(x: int, out: int) -> None:
 
 @kernel
 def best(x: int, size: int) -> int:
-    """Return the index of the largest of `size` floats, the first of equals; -1 if one of them is
-    no finite number."""
+    """Return the index of the largest of `size` floats, the first of equals; -1 if one is not finite."""
     top, sound = splat(LOWEST), splat(ZERO)
     for i in range(0, size, LANES):
         v = within(load(x + 4 * i), 0, size - i, LOWEST) if i + LANES > size else load(x + 4 * i)
@@ -97,7 +89,7 @@ def best(x: int, size: int) -> int:
 
 @kernel
 def first_at(x: int, size: int, value: float) -> int:
-    """Return the index of the first of `size` floats that is `value`; -1 if none is. Reads whole blocks of 16."""
+    """Return the index of the first equal float, or -1. Reads whole blocks of 16."""
     for i in range(0, size, LANES):
         places = places_of(load(x + 4 * i), value)
         if places != 0:

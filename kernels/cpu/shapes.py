@@ -1,6 +1,4 @@
-"""Declare what a forward works on, as tuples that numba reads: a model's weights, one step's rows,
-the memory in between.
-"""
+"""Declare a forward's inputs as tuples that numba reads: weights, one step's rows, working memory."""
 
 from typing import NamedTuple
 
@@ -21,8 +19,11 @@ PARTS = 12  # what comes before and after the layers has some counters of its ow
 
 
 class Model(NamedTuple):
-    """Weights as addresses of packed arrays, 0 where a model has none, each with the address of its
-    kernel (`kernels.cpu.products.linear.LINEAR`); the code that fills it owns the arrays."""
+    """Weights as addresses of packed arrays (0: none), each with its kernel's address
+    (`kernels.cpu.products.linear.LINEAR`).
+
+    The code that fills it owns the arrays.
+    """
 
     num_layers: int
     hidden: int
@@ -51,8 +52,7 @@ class Model(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step's rows and pages; all arrays int64. Rows of one chain at consecutive positions are cut
-    into tiles."""
+    """A step's rows and pages; all arrays int64. Rows of one chain at consecutive positions form tiles."""
 
     ids: np.ndarray  # (T,)
     positions: np.ndarray  # (T,)
@@ -68,7 +68,7 @@ class Step(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Addresses of the memory a step works in, float32."""
+    """Addresses of a step's working memory, float32."""
 
     threads: int
     words: int  # in which the team of threads meets

@@ -1,7 +1,7 @@
-"""Give numba functions a value of sixteen float32 lanes, of which LLVM makes what the CPU has: AVX2, AVX-512, NEON.
+"""Give numba functions values of sixteen float32 lanes, which LLVM maps to AVX2, AVX-512 or NEON.
 
-Addresses are integers, in bytes; loads and stores need no alignment and check no bound. `fma` rounds once, on every
-CPU, so that sums keep their bits from machine to machine.
+Addresses are in bytes; loads and stores need no alignment and check no bound. `fma` rounds once on every CPU: sums keep
+their bits.
 """
 
 import platform
@@ -99,7 +99,7 @@ def read_half(b: ir.IRBuilder, where: Any) -> Any:
 
 
 def processor_has(feature: str) -> bool:
-    """Tell whether the processor that code is compiled for has a feature, by LLVM's name of it."""
+    """`feature`: LLVM's name."""
     name, features = (vars(numba.config)[key] for key in ("CPU_NAME", "CPU_FEATURES"))
     if not name or name == "host" or features is None:
         return bool(dict(binding.get_host_cpu_features()).get(feature))
@@ -108,7 +108,7 @@ def processor_has(feature: str) -> bool:
 
 
 def prefetch(b: ir.IRBuilder, where: Any) -> None:
-    """Ask memory for the line at an address, which need not exist."""
+    """The address may be invalid."""
     pointer = at(b, where, _I8)
     takes = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
     to_read, everywhere, data = _I32(0), _I32(3), _I32(1)  # into the first-level cache
@@ -146,7 +146,6 @@ def splat(b: ir.IRBuilder, value: Any) -> Any:
 
 @op(lanes, lanes, lanes, lanes)
 def fma(b: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
-    """Compute x y + z, rounded once."""
     return fused(b, x, y, z)
 
 
@@ -163,7 +162,7 @@ def rint(b: ir.IRBuilder, x: Any) -> Any:
 
 @op(nothing, address, lanes)
 def store_int8(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Store sixteen whole numbers that fit as int8; what is not a number as 0."""
+    """Store sixteen whole numbers as int8; NaN as 0."""
     small = ir.VectorType(_I8, LANES)
     # By int32: LLVM makes sixteen scalar conversions of one that saturates.
     numbers = b.select(b.fcmp_ordered("ord", value, value), value, ir.Constant(_LANES, [0.0] * LANES))
@@ -172,7 +171,7 @@ def store_int8(b: ir.IRBuilder, where: Any, value: Any) -> Any:
 
 @op(nothing, address, number)
 def store_int32(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Store a whole number as int32; what is not a number as 0."""
+    """Store a whole number as int32; NaN as 0."""
     b.store(call(b, "llvm.fptosi.sat.i32.f32", _I32, value), at(b, where, _I32), align=4)
 
 
@@ -198,14 +197,13 @@ def div(b: ir.IRBuilder, x: Any, y: Any) -> Any:
 
 @op(lanes, lanes, lanes)
 def larger(b: ir.IRBuilder, x: Any, y: Any) -> Any:
-    """Return the larger of each pair; y where x is not a number."""
+    """Return the larger of each pair; y where x is NaN."""
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
 @op(lanes, lanes, index, index, number)
 def within(b: ir.IRBuilder, x: Any, first: Any, end: Any, other: Any) -> Any:
-    """Keep lanes `first ... end - 1` of x, and put `other` in the rest; the bounds may lie outside
-    0 ... 16."""
+    """Keep lanes `first ... end - 1` of x, and put `other` in the rest; bounds may lie outside 0 ... 16."""
     places = ir.Constant(ir.VectorType(first.type, LANES), list(range(LANES)))
     keep = None
     for bound, sign in ((first, ">="), (end, "<")):
@@ -218,7 +216,7 @@ def within(b: ir.IRBuilder, x: Any, first: Any, end: Any, other: Any) -> Any:
 
 @op(index, lanes, number)
 def places_of(b: ir.IRBuilder, x: Any, value: Any) -> Any:
-    """Return a bit for each lane that holds the value, the first lane's the lowest."""
+    """Return a bit for each lane that holds the value, the lowest for the first."""
     same = b.fcmp_ordered("==", x, spread(b, value))
     return b.zext(b.bitcast(same, ir.IntType(LANES)), ir.IntType(64))
 
@@ -231,7 +229,7 @@ def num_above(b: ir.IRBuilder, x: Any, value: Any) -> Any:
 
 @op(number, lanes)
 def sum_of(b: ir.IRBuilder, x: Any) -> Any:
-    """Return the sum of the lanes, halves upon halves."""
+    """Add by halves."""
     return _fold(b, x, b.fadd)
 
 

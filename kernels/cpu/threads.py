@@ -1,7 +1,6 @@
-"""Run one kernel on several threads: work by the piece, barriers between its parts.
+"""Run one kernel on several threads: pieces from a shared counter, barriers between parts.
 
-A thread that waits spins for a tenth of a millisecond, then sleeps (docs/decisions/0002); it does not yield: Linux
-takes that for an offer to run last. Pieces are taken from a counter, so a thread that lost its core delays little.
+A waiting thread spins for 0.1 ms, then sleeps (docs/decisions/0002); it does not yield, since Linux then runs it last.
 """
 
 import os
@@ -37,7 +36,6 @@ _I64 = ir.IntType(64)
 
 @op(index, address, index)
 def fetch_add(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Add to a word in memory that other threads add to; return what it held before."""
     return b.atomic_rmw("add", at(b, where, _I64), value, "seq_cst")
 
 
@@ -53,7 +51,7 @@ def publish(b: ir.IRBuilder, where: Any, value: Any) -> Any:
 
 @op(nothing, address, index)
 def doze(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Sleep until `wake` is called for this word, for DOZE_NS at most; return at once if it does not hold `value`."""
+    """Sleep until `wake` is called for this word, for DOZE_NS at most; return at once unless it holds `value`."""
     if FUTEX is None:
         call(b, "sched_yield", ir.IntType(32))
         return
@@ -75,13 +73,12 @@ def _syscall(b: ir.IRBuilder, *arguments: Any) -> None:
 
 @kernel
 def take(words: int, counter: int, pieces: int) -> int:
-    """Take the next `pieces` pieces of a part of the step that no thread has taken yet; return the first."""
     return fetch_add(words + 8 * (HEADER + counter), pieces)
 
 
 @kernel
 def meet(words: int, threads: int) -> None:
-    """Wait until all threads are here; what they wrote before is seen by all after.
+    """Wait for all threads; their writes before it are visible after it.
 
     The words hold the threads that have arrived, the number of the meeting, and the threads asleep.
     """
@@ -118,7 +115,7 @@ class Team:
             threading.Thread(target=self._follow, args=(number, *ends), daemon=True, name=f"team-{number}").start()
 
     def run(self, job: Callable[[int], object]) -> None:
-        """Call `job(0)` here and `job(1) ...` in the other threads; return when all have. Raises what one raised."""
+        """Call `job(0)` here and `job(1) ...` in the other threads; wait for all, and raise what one raised."""
         with self._lock:
             self._job, self._errors = job, []
             for start in self._starts:
@@ -150,7 +147,7 @@ def _held() -> threading.Lock:
 
 
 def team(size: int) -> Team:
-    """Return this process's team of that size on the cores that the calling thread may use."""
+    """Use the cores of the calling thread."""
     return _team(size, frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset())
 
 
@@ -160,5 +157,5 @@ def _team(size: int, cores: frozenset[int]) -> Team:
 
 
 def words(counters: int) -> np.ndarray:
-    """Return the memory a team meets in: (HEADER + counters,) int64, zeroed, for steps of up to `counters` parts."""
+    """Return a team's shared memory: (HEADER + counters,) int64, zeroed, for steps of up to `counters` parts."""
     return np.zeros(HEADER + counters, np.int64)

@@ -1,8 +1,8 @@
-"""Find the draft lengths of a batch that give the best pace, over all prefixes of the likeliest tokens.
+"""Find a batch's draft lengths of the best pace, over all prefixes of the likeliest tokens and all depth caps.
 
     pace(n) = (B + survival of the n first tokens) / (T(B + n) + drafting of them + reading for them)
 
-for B sequences and every cap on the depth; `app.speculation.marginal` says what the terms mean.
+for B sequences; `app.speculation.marginal` defines the terms.
 """
 
 from typing import NamedTuple
@@ -29,8 +29,8 @@ class Search(NamedTuple):
 def best_lengths(search: Search, least_pace: float, hoped_pace: float, best: np.ndarray) -> float:
     """Write each candidate's length at the best pace above `least_pace` to `best`, (C,) int64; return that pace.
 
-    Writes 0 for all, and returns `least_pace`, where no pace is above it, and where even drafts at the least cost stay
-    within `hoped_pace`.
+    Writes 0 for all and returns `least_pace` where no pace is above it, or where drafts at the least cost stay within
+    `hoped_pace`.
     """
     size, count = len(search.weights), len(search.survivals)
     best[:] = 0

@@ -1,4 +1,4 @@
-"""Check and merge the drafts of a batch of trees in one call; `kernels.host.merged_trees` has the formula."""
+"""Check and merge the drafts of a batch in one call; formula in `kernels.host.merged_trees`."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ CEILING = 1.0 - FLOOR
 
 
 class RawDrafts(NamedTuple):
-    """The drafts of T trees as drafters gave them, side by side: D drafts of N nodes in all."""
+    """D drafts of N nodes in all, unchecked."""
 
     nodes: np.ndarray  # (2, N) int64: tokens, and parents in the node's draft (0: the root, i: node i)
     confidences: np.ndarray  # (N,) float64, or BORROWED where the draft may borrow
@@ -21,8 +21,6 @@ class RawDrafts(NamedTuple):
 
 
 class FusedTrees(NamedTuple):
-    """Room for T trees of D drafts of N nodes."""
-
     ends: np.ndarray  # (T,) int64, where each tree's nodes end
     places: np.ndarray  # (N, 3) int64: a node's token, its parent, and where its proposers end
     proposers: np.ndarray  # (N,) int64: drafts of the tree, by number
@@ -43,7 +41,7 @@ def room_for_trees(given: RawDrafts) -> FusedTrees:
 
 @entry
 def fused_trees(given: RawDrafts, vocab_size: int, most: int, out: FusedTrees) -> bool:
-    """Write the trees of up to `most` nodes, and return True; False, and no tree, where a draft is not sound."""
+    """Write the trees of up to `most` nodes; return False, with no tree, if a draft is invalid."""
     count = given.drafts.shape[1]
     chances = np.empty(len(given.confidences))
     nodes, trees = np.zeros(count + 1, np.int64), np.zeros(len(given.trees) + 1, np.int64)
@@ -69,7 +67,6 @@ def fused_trees(given: RawDrafts, vocab_size: int, most: int, out: FusedTrees) -
 
 @kernel
 def is_sound(given: RawDrafts, begun: int, end: int, vocab_size: int, may_borrow: bool) -> bool:
-    """Tell whether a draft's tokens are in the vocabulary, its parents before them, and its confidences chances."""
     for i in range(begun, end):
         token, parent, confidence = given.nodes[0, i], given.nodes[1, i], given.confidences[i]
         if token < 0 or token >= vocab_size or parent < 0 or parent > i - begun:
@@ -81,7 +78,7 @@ def is_sound(given: RawDrafts, begun: int, end: int, vocab_size: int, may_borrow
 
 @kernel
 def mean_confidence(parents: np.ndarray, confidences: np.ndarray, depths: np.ndarray, best: np.ndarray) -> float:
-    """Return the mean over a draft's depths of the likeliest node's confidence; the two others are room for it."""
+    """Average the likeliest node's confidence over depths; `depths` and `best` are scratch."""
     deepest = 0
     depths[0] = 0
     for i in range(len(parents)):

@@ -1,9 +1,11 @@
-"""Merge several drafters' guesses into one tree a sequence, the likeliest node first; for a whole batch in one call.
+"""Merge several drafters' guesses into one tree a sequence, the likeliest node first, for a whole batch.
 
 Below one parent the drafters' confidences are pooled as odds. With o = c / (1 - sum of that drafter's c's here), a
 token gets the odds
+
     O = (1 + strongest o) * prod(1 + other o) ** AGREEMENT - 1
-and the probability O / (1 + sum of all siblings' O). `app.stages.fuse` says what follows from it.
+
+and the probability O / (1 + sum of all siblings' O); see `app.stages.fuse`.
 """
 
 from typing import NamedTuple
@@ -21,7 +23,7 @@ BORROWED = -1.0  # in place of a chance: no guess of this drafter's own
 
 
 class Drafts(NamedTuple):
-    """The drafts of T trees, side by side: D drafts of N nodes in all."""
+    """D drafts of N nodes in all, for T trees."""
 
     tokens: np.ndarray  # (N,) int64
     parents: np.ndarray  # (N,) int64, in the node's draft
@@ -35,8 +37,8 @@ class Drafts(NamedTuple):
 def merged_trees(given: Drafts, most: int, ends: np.ndarray, places: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Merge the drafts of each tree, and return its nodes' survival, (N,) float64, tree after tree.
 
-    `ends`: (T,) int64, where each tree's nodes end; `places`: (N, 3) int64, of each node its token, its parent and
-    where its proposers end in `out`, (N,) int64, which are indexes of the tree's drafts.
+    `ends`: (T,) int64, where each tree's nodes end; `places`: (N, 3) int64, each node's token, parent and end of its
+    proposers in `out`, (N,) int64, which are indexes of the tree's drafts.
     """
     survivals = np.empty(len(given.tokens))
     written, named = 0, 0
@@ -59,10 +61,9 @@ def merged_tree(
     places: np.ndarray,
     out: np.ndarray,
 ) -> tuple[int, int]:
-    """Write the tree of the drafts from `first` to `end` from node `written` and proposer `named` on; return the ends.
+    """Write a tree from node `written` and proposer `named` on; return the ends.
 
-    A node of the union is a number, 0 the root; its children and its confidences are linked lists, in the order of the
-    drafts.
+    A node of the union is a number, 0 the root; its children and confidences are linked lists, in the drafts' order.
     """
     room = given.nodes[end] - given.nodes[first] + 1
     token, child, last, sibling = _links(room), _links(room), _links(room), _links(room)
@@ -168,7 +169,6 @@ def pooled(
     mass: np.ndarray,
     scale: np.ndarray,
 ) -> float:
-    """Return the odds of a node whose confidences begin at `at`."""
     product, strongest = 1.0, 0.0
     while at >= 0:
         i = by[at] - first
@@ -190,7 +190,6 @@ def write_proposers(
     named: int,
     out: np.ndarray,
 ) -> int:
-    """Write a node's drafts from `named` on, the most confident first; return where they end."""
     begun = named
     while at >= 0:
         i = named

@@ -1,7 +1,4 @@
-"""Look up which tokens may follow a few others, in the tables of phrases and in a request's own text.
-
-`kernels.host.phrase_tree` has the formula, and grows trees of what is found here.
-"""
+"""Find the next tokens of a context in n-gram tables and a request's own text (`kernels.host.phrase_tree`)."""
 
 from typing import NamedTuple
 
@@ -41,8 +38,6 @@ class OwnText(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Room for what is found after one context."""
-
     tokens: np.ndarray  # (_MOST,) int64: next tokens
     chances: np.ndarray  # (_MOST,) float64: theirs
     grams: np.ndarray  # (sizes,) int64: what the tables say of the grams that end the context; 0 of an unknown one
@@ -102,9 +97,9 @@ def next_tokens(tables: PhraseTables, own: OwnText, path: np.ndarray, known: int
 
 @kernel
 def find_grams(tables: PhraseTables, path: np.ndarray, known: int, grams: np.ndarray) -> None:
-    """Write what the tables say of the grams of each size that end a path; 0 of an unknown one.
+    """Write the tables' values of the grams of each size that end a path; 0 of an unknown one.
 
-    A gram that the store lacks ends no longer one that it has: the shortest is looked for first.
+    A missing gram ends no longer known one: the shortest is looked up first.
     """
     grams[:] = 0
     value, size = np.uint64(0), 0
@@ -146,7 +141,6 @@ def own_sightings(own: OwnText, path: np.ndarray, known: int, places: np.ndarray
 
 @kernel
 def find(tables: PhraseTables, at: int, hashed: np.uint64) -> int:
-    """Return what the tables say of a gram of the size `at`, by its hash; 0 for an unknown one."""
     key = hashed >> np.uint64(tables.bits) | np.uint64(at) << _SIZE_SHIFT
     slot = np.int64((hashed >> _HALF) * np.uint64(tables.homes) >> _HALF)
     while tables.slots[slot, 1] != 0:
@@ -168,7 +162,7 @@ def add_chance(found: np.ndarray, chances: np.ndarray, count: int, token: int, c
 
 @kernel
 def likeliest(own: OwnText, found: np.ndarray, chances: np.ndarray, count: int) -> int:
-    """Raise tokens of the own text, keep the sum, and bring the likeliest few to the front; return their number."""
+    """Raise tokens of the own text, keep the sum; return the number kept."""
     whole, raised = 0.0, 0.0
     for i in range(count):
         whole += chances[i]

@@ -1,11 +1,11 @@
-"""Find where the end of a text stood before in it, and guess that what followed comes again.
+"""Find an earlier place where the end of a text occurs, and propose the tokens after it.
 
-The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. Its chance is how
-often matches of that length went on:
+The match is the last place after the last 8 tokens, else after the last 4, else after the last 2. Its chance, of this
+text's matches of that length, is
 
     chance = (followed + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
 
-in this text, with the chance over all texts as `prior`, whose own is FOLLOWED.
+with the rate over all texts as `prior`, whose own prior is FOLLOWED.
 """
 
 from typing import NamedTuple
@@ -40,10 +40,10 @@ class Copies(NamedTuple):
 def copy_matches(
     texts: MatchedTexts, wider: np.ndarray, read: np.ndarray, fresh: np.ndarray, asked: np.ndarray, out: Copies
 ) -> None:
-    """Append new tokens to some texts, then guess how some go on.
+    """Append new tokens to some texts, then continue some from their matches.
 
-    wider: (2, LONGEST + 1) float64, the rates of all texts; read: (A, 2) int64, a text's row and how many of `fresh`,
-    the new tokens, it gets; asked: (B, 2) int64, a row and how many tokens to guess.
+    wider: (2, LONGEST + 1) float64, the rates of all texts; read: (A, 2) int64, a text's row and its number of `fresh`
+    tokens; asked: (B, 2) int64, a row and its number of tokens to propose.
     """
     begun = 0
     for i in range(len(read)):
@@ -64,7 +64,7 @@ def copy_matches(
 
 @kernel
 def take(tokens: np.ndarray, ends: np.ndarray, rates: np.ndarray, wider: np.ndarray, fresh: np.ndarray) -> None:
-    """Append tokens to a text, count up to the first that did not follow its match, and find its new match."""
+    """Count up to the first token that differs from the match, and find the new match."""
     begun, place, length = ends[0], ends[1], ends[2]
     end = begun + len(fresh)
     tokens[begun:end] = fresh
@@ -82,7 +82,6 @@ def take(tokens: np.ndarray, ends: np.ndarray, rates: np.ndarray, wider: np.ndar
 
 @kernel
 def find_match(tokens: np.ndarray, end: int) -> tuple[int, int]:
-    """Return where the match of the first `end` tokens goes on, and its length."""
     if end <= _SHORT:
         return 0, 0
     last, before = tokens[end - 1], tokens[end - 2]

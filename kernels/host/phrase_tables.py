@@ -1,4 +1,4 @@
-"""Count, in a store of text, what followed each n-gram: the tables of `kernels.host.phrase_tree`.
+"""Count, in a store of text, the tokens after each n-gram: the tables of `kernels.host.phrase_tree`.
 
 A gram's hash is h = (h + token + 1) * MULTIPLIER, from its last token backwards.
 """
@@ -23,10 +23,10 @@ _HALF = np.uint64(32)
 class PhraseTables(NamedTuple):
     """Next tokens of n-grams of all sizes in DOUBT, as a hash table.
 
-    A slot is a gram's key, its hash without the bits that a token's id takes below the place of its size in DOUBT, and
-    one number: from KEPT_SHIFT on how many next tokens are kept, below it how often any was seen, in the bits of WHICH
-    the only one, or the row of the first. The home of a hash is the share of all homes that its high half is of 2**32;
-    a gram stands there or behind, before the next empty slot.
+    A slot is a gram's key (the place of its size in DOUBT, then its hash without the low `bits` bits) and one number:
+    from KEPT_SHIFT on the number of next tokens, below it the gram's count, in the bits of WHICH the only one, or the
+    row of the first. A hash's home is its high half's share of 2**32 of all homes; a gram stands there or behind,
+    before the next empty slot.
     """
 
     slots: np.ndarray  # (S, 2) uint64, the last one empty; an empty one's second number is 0
@@ -59,7 +59,7 @@ def write_tables(tables: PhraseTables, folder: Path) -> None:
 
 
 def read_tables(folder: Path) -> PhraseTables:
-    """Map tables into memory. Raises OSError, EOFError, and ValueError where compiled code would read beyond them."""
+    """Map tables into memory. Raises OSError, EOFError, and ValueError where compiled code would read out of bounds."""
     found: dict[str, Any] = {
         name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in PhraseTables._fields
     }
@@ -94,10 +94,10 @@ def _last_row(slots: np.ndarray) -> int:
 
 
 def _table(ids: np.ndarray, size: int, vocab_size: int, token_bits: int) -> tuple[np.ndarray, ...]:
-    """Count the next tokens of each n-gram that lies, with its next token, within one text.
+    """Count the next tokens of each n-gram, within one text.
 
-    Returns the grams' hashes, their numbers of next tokens and of sightings, all (G,); next tokens and their counts,
-    the most frequent of each gram first, both (R,).
+    Returns hashes, numbers of next tokens and of sightings, all (G,); next tokens and their counts, the most frequent
+    of each gram first, both (R,).
     """
     count = max(0, len(ids) - size)
     grams = np.zeros(count, np.uint64)

@@ -1,10 +1,10 @@
-"""Grow a tree of guesses from n-gram tables and a request's own text, the likeliest node first.
+"""Grow a draft tree from n-gram tables and a request's own text, the likeliest node first.
 
     p_n(t) = (count_n(t) + DOUBT[n] p_(n-1)(t)) / (total_n + DOUBT[n]),   p_0 = 0
 
-A sighting in the own text counts for OWN ones in the tables; tokens that stand in it are HERE times as likely, the sum
-kept. Survival is the product of the chances on a path. Retrieval (REST, arXiv:2311.08252) as an interpolated n-gram
-model with a cache (Kuhn and De Mori, 1990); docs/decisions/0009.
+A sighting in the own text counts for OWN ones in the tables; its tokens are HERE times as likely, the sum kept.
+Survival is the product of the chances on a path. Retrieval (REST, arXiv:2311.08252) as an interpolated n-gram model
+with a cache (Kuhn and De Mori, 1990); docs/decisions/0009.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ _ONE, _WORD = np.uint64(1), np.int64(63)
 
 
 class OwnTexts(NamedTuple):
-    """Requests' own texts, a row each; the kernel appends what comes."""
+    """Requests' own texts, a row each; the kernel appends new tokens."""
 
     tokens: np.ndarray  # (R, capacity) int32
     seen: np.ndarray  # (R, V // 64 + 1) uint64: a bit for each token of the vocabulary
@@ -59,8 +59,8 @@ def room(trees: int, nodes: int) -> Guesses:
 def phrase_trees(tables: PhraseTables, texts: OwnTexts, asked: np.ndarray, fresh: np.ndarray, out: Guesses) -> None:
     """Append new tokens to requests' own texts, and write the tree of each.
 
-    asked: (B, 3) int64, a text's row, how many of the new tokens it gets, and the most nodes, up to MAX_NODES; fresh:
-    int32, the new tokens, text after text.
+    asked: (B, 3) int64, a text's row, its number of new tokens, and the most nodes, up to MAX_NODES; fresh: int32, the
+    new tokens, text after text.
     """
     room = MAX_NODES * MAX_CHILDREN
     leaves = Leaves(
@@ -82,7 +82,7 @@ def phrase_trees(tables: PhraseTables, texts: OwnTexts, asked: np.ndarray, fresh
 
 @kernel
 def append(texts: OwnTexts, row: int, fresh: np.ndarray) -> None:
-    """Append tokens to a text, and mark those as seen that do more than lend context."""
+    """Append tokens to a text, and mark as seen those that more than lend context."""
     start, end = texts.spans[row, 0], texts.spans[row, 1]
     seen = texts.seen[row]
     for i in range(len(fresh)):
@@ -97,7 +97,6 @@ def append(texts: OwnTexts, row: int, fresh: np.ndarray) -> None:
 def phrase_tree(
     tables: PhraseTables, own: OwnText, most: int, begun: int, out: Guesses, leaves: Leaves, found: Found
 ) -> int:
-    """Write up to `most` nodes from `begun` on, and return where they end."""
     open_nodes, chances, paths, known = leaves.nodes, leaves.chances, leaves.paths, leaves.known
     known[0] = min(LONGEST, own.end)
     for i in range(known[0]):

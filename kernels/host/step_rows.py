@@ -1,7 +1,7 @@
-"""Write a step's rows as a device reads them: what stands in each, what it sees, and how its token is chosen.
+"""Write a step's rows as a device reads them.
 
-The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the first
-below the last token. Row r, counted from the entry's first, has
+The rows of one entry lie side by side: its own tokens, each below the one before, then the nodes of its tree, the
+first below the last token. Row r, counted from the entry's first, has
 
     depth(r) = depth(above(r)) + 1            above(r): the row below which it stands
     sees(r) = sees(above(r)) | 1 << r         0 from row 64 on: a prompt's chunk, without a tree
@@ -36,7 +36,7 @@ class Entries(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The arrays of a step, which hold as many entries and rows or more; the rest is padding."""
+    """The arrays of a step; entries and rows beyond the step's are padding."""
 
     ids: np.ndarray  # int32, as all without another type; padded with 0, as all without another padding
     depth: np.ndarray

@@ -1,9 +1,9 @@
-"""Multiply by a weight so that rows do not depend on each other, added up in float32.
+"""Multiply by a weight with rows independent of each other, in float32 sums.
 
     out = x weight^T + bias
 
 A program takes a tile of BLOCK_M rows and BLOCK_N columns, of one size for every number of rows, and goes through K in
-one order; nothing is split or tuned. A row of a tensor core's product depends on that row and the weight alone.
+one order; nothing is split or tuned.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,7 @@ from kernels.compile import CompileCase
 
 @dataclass(frozen=True, slots=True)
 class LinearTiling:
-    """The sizes that the work is cut into. Another tiling may give other bits: keep to one for a
-    weight."""
+    """Tile sizes. Another tiling may give other bits: keep to one for a weight."""
 
     rows: int  # of a program: 64 is what one instruction of sm_90 multiplies
     columns: int  # of a program
@@ -45,7 +44,6 @@ def fixed_linear_reference(
     bias: torch.Tensor | None = None,  # (N,)
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # (M, N)
-    """Compute the product with torch: the specification, but for the order of the sums."""
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(out_dtype or x.dtype)
 
 
@@ -90,10 +88,7 @@ def fixed_linear(
     tiling: LinearTiling | None = None,  # None: the dtype's own
     out_dtype: torch.dtype | None = None,  # None: that of x
 ) -> torch.Tensor:  # (M, N)
-    """Compute the product; allocate the result, read nothing back.
-
-    Raises ValueError for arguments the kernel does not know.
-    """
+    """Allocate the result, read nothing back. Raises ValueError for unsupported arguments."""
     (num_rows, depth), columns = x.shape, len(weight)
     if weight.shape[1] != depth or (bias is not None and bias.shape != (columns,)):
         raise ValueError(f"rows {tuple(x.shape)} do not fit a weight {tuple(weight.shape)} or its bias")

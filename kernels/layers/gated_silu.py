@@ -26,7 +26,7 @@ def gated_silu_reference(
     gate_up: torch.Tensor,  # (T, 2 * F), gate before up
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """Compute the gate with torch: the specification."""
+    """The specification."""
     gate, up = gate_up.chunk(2, -1)
     out.copy_(F.silu(gate.float()).to(gate.dtype) * up)
 
@@ -53,7 +53,7 @@ def gated_silu(
     gate_up: torch.Tensor,  # (T, 2 * F)
     out: torch.Tensor,  # (T, F), written
 ) -> None:
-    """Compute the gate in the dtype of the rows; allocate nothing, read nothing back. Raises ValueError."""
+    """Allocate nothing, read nothing back. Raises ValueError."""
     num_rows, columns = out.shape
     if gate_up.shape != (num_rows, 2 * columns):
         raise ValueError(f"gate and up {tuple(gate_up.shape)} do not fit {tuple(out.shape)}")

@@ -1,10 +1,9 @@
-"""Compute the root mean square norm of a row, what is added to the residual stream included.
+"""Compute the root mean square norm of a row, with the residual stream's addition.
 
     residual = residual + x;  out = weight * residual / sqrt(mean(residual^2) + epsilon)
 
-The sum is rounded to the dtype before it is normed, and the normed row before it is weighed: so do
-the models of transformers. Squares are added in float32. One program takes one row, whose
-arithmetic depends on nothing else.
+The sum is rounded to the dtype before it is normed, and the normed row before it is weighed, as transformers does.
+Squares are added in float32. One program takes one row.
 """
 
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ def add_rms_norm_reference(
     epsilon: float,
     out: torch.Tensor,  # (T, d), written
 ) -> None:
-    """Add and norm with torch: the specification."""
     if x is not None:
         residual += x
     wide = residual.float()
@@ -74,7 +72,7 @@ def add_rms_norm(
     epsilon: float,
     out: torch.Tensor,  # (T, d), written; may be x itself
 ) -> None:
-    """Add and norm the rows, all of one dtype; allocate nothing, read nothing back. Raises ValueError."""
+    """All of one dtype; allocate nothing, read nothing back. Raises ValueError."""
     num_rows, columns = residual.shape
     rows = [residual, out] if x is None else [residual, out, x]
     if any(one.shape != residual.shape or not one.is_contiguous() for one in rows) or columns > MAX_COLUMNS:

@@ -1,20 +1,17 @@
-"""Go from a packed projection to attention in one pass: norm the heads, turn queries and keys,
-store keys and values.
+"""Norm the heads of a packed projection, rotate queries and keys, and store keys and values, in one pass.
 
-A row of `qkv` holds H query heads, HK key heads and HK value heads of D. Of each row, in this
-order:
+A row of `qkv` holds H query heads, HK key heads and HK value heads of D. For each row, in this order:
 
     norm (if weights are given): head = weight * head / sqrt(mean(head^2) + epsilon), queries and keys
-    turn: head = head * cos[position] + rotate_half(head) * sin[position], queries and keys;
+    rotate: head = head * cos[position] + rotate_half(head) * sin[position], queries and keys;
         rotate_half((a, b)) = (-b, a)
     store: queries stay where they are, keys and values go to the pages' flat slot: page * S + offset.
 
-A negative slot marks a row to leave alone: nothing of it is written, and its position is not read.
+A row with a negative slot is left alone.
 
-The normed head is rounded to the dtype before it is weighed, and again before it is turned; tables
-are rounded to the dtype, the turning is float32 and rounded once. Both halves of a table's row are
-alike, as transformers makes them: the kernel reads the first. One program takes some heads of one
-row, whose arithmetic depends on nothing else.
+The normed head is rounded to the dtype before it is weighed, and again before it is rotated; tables are rounded to the
+dtype, the rotation is float32 and rounded once. The kernel reads the first of a table row's two equal halves. One
+program takes some heads of one row.
 """
 
 from collections.abc import Iterator
@@ -46,7 +43,6 @@ def rotary_store_reference(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """Norm, turn and store with torch: the specification."""
     key_heads, head_dim = k_pages.shape[2:]
     rows = torch.nonzero(slots >= 0).squeeze(-1)
     q, k, v = qkv.view(len(qkv), -1, head_dim)[rows].split([num_heads, key_heads, key_heads], 1)
@@ -167,7 +163,7 @@ def rotary_store(
     k_norm: torch.Tensor | None = None,  # (D,)
     epsilon: float = 0.0,
 ) -> None:
-    """Norm, turn and store all rows; allocate nothing, read nothing back. Raises ValueError."""
+    """Norm, rotate and store all rows; allocate nothing, read nothing back. Raises ValueError."""
     key_heads, head_dim = k_pages.shape[2:]
     _check(qkv, cos, sin, k_pages, v_pages, num_heads)
     _check_norms(qkv, head_dim, q_norm, k_norm)

@@ -1,11 +1,11 @@
-"""Pack how each row of a batch of logits is turned into a token, as tensors for `target_token_batch`.
+"""Pack the sampling parameters of a batch of logits as tensors for `target_token_batch`.
 
-Logits are never copied: `words` holds a bit for every token that is read from them as it is; a token with a bias or a
-penalty has no bit there but is listed as an edit,
+Logits are never copied: `words` holds a bit for every token whose logit is read unchanged; a token with a bias or a
+penalty has no bit but is an edit,
 
     y = (logit + add) - subtract,
 
-in the order and the arithmetic of `kernels.sampling.target_token.shaped`; a token that is not allowed has neither.
+in the order and arithmetic of `kernels.sampling.target_token.shaped`; a forbidden token has neither.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,6 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class RowChoices:
-    """The numbers by which N rows' tokens are chosen (`kernels.sampling.parameters`)."""
-
     # (N,) each, of the types in `PARAMETERS`
     temperature: torch.Tensor
     top_p: torch.Tensor
@@ -52,8 +50,7 @@ class RowChoices:
 
 
 def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str = "cpu") -> RowChoices:
-    """Pack the rows' choices and edits. Raises IndexError if one names a token outside the
-    vocabulary."""
+    """Raises IndexError if a row names a token outside the vocabulary."""
     limits = [limits_of(row.choice, vocab_size) for row in rows]
 
     def pack(values: list[float], kind: Any) -> torch.Tensor:
@@ -67,7 +64,7 @@ def pack_rows(rows: Sequence[Row], vocab_size: int, device: torch.device | str =
 
 
 def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str) -> Edits | None:
-    """Pack the rows' edits; None if no row has any, nor a mask. Raises IndexError like `pack_rows`."""
+    """None if no row has edits or a mask. Raises IndexError like `pack_rows`."""
     if not any(_is_edited(row) for row in rows):
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)

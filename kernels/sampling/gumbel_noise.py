@@ -1,4 +1,4 @@
-"""Compute the noise that fixes a sampled text before anything is drafted.
+"""Compute the noise that fixes a sampled text before any drafting.
 
     G(seed, choice, position, token) = -log(-log u)
     u = (h >> 9 + 1/2) / 2^23
@@ -14,19 +14,19 @@ GOLDEN = 0x9E3779B9
 
 
 def gumbel_noise_reference(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
-    """Return the noise of tokens (n,) int64 as (n,) float32: the specification."""
+    """Tokens (n,) int64 -> noise (n,) float32: the specification."""
     return gumbel(noise_bits(tokens, seed, choice, position))
 
 
 def noise_bits(tokens: torch.Tensor, seed: int, choice: int, position: int) -> torch.Tensor:
-    """Hash tokens (n,) int64 to (n,) int64 that hold 32 uniform bits each."""
+    """Hash tokens (n,) int64 to 32 uniform bits each."""
     low, high = noise_key(seed, choice, position)
     h = _mix(tokens * GOLDEN + low & MASK)
     return _mix((h ^ high) + GOLDEN & MASK)
 
 
 def gumbel(bits: torch.Tensor) -> torch.Tensor:
-    """Turn bits, (n,) int64 holding 32 each, into noise (n,) float32."""
+    """Turn 32 uniform bits each into noise, (n,) int64 to float32."""
     u = ((bits >> 9).to(torch.float32) + 0.5) * 2.0**-23
     return -torch.log(-torch.log(u))
 

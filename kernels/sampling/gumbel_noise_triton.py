@@ -1,10 +1,9 @@
-"""Compute the noise of `kernels.sampling.gumbel_noise` inside a kernel, for other kernels to call.
+"""Compute the noise of `kernels.sampling.gumbel_noise` inside other kernels.
 
     h = mix(mix(token * GOLDEN + low) ^ high + GOLDEN)    with (low, high) from (seed, choice, position)
     G = -log(-log((h >> 9 + 1/2) / 2^23))
 
-All of it in wrapping 32-bit integers until the last line, so the bits are those of the reference;
-the logarithms agree within a few ulps.
+In wrapping 32-bit integers up to the last line, so bits equal the reference's.
 """
 
 import triton
@@ -20,7 +19,7 @@ _GOLDEN = tl.constexpr(GOLDEN)
 
 @triton.jit
 def mix(h):
-    """Apply murmur3's finaliser; h: uint32 of any shape."""
+    """murmur3's finaliser; h: uint32 of any shape."""
     h = (h ^ (h >> 16)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35
     return h ^ (h >> 16)
@@ -52,7 +51,6 @@ def noise_bits(tokens, low, high):
 
 @triton.jit
 def gumbel(bits):
-    """Turn bits, uint32, into float32 noise."""
     # By way of int32: 23 bits fit, and its conversion is one instruction everywhere.
     u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2^-23
     return -tl.log(-tl.log(u))

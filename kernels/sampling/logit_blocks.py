@@ -1,9 +1,8 @@
-"""Read rows of logits block by block, shaped on the way: bias, penalties and the allowed-token mask.
+"""Read rows of logits block by block, with bias, penalties and the allowed-token mask applied.
 
     y(x) = logit(x) + bias(x) - penalty(x), -inf where x is not allowed
 
-A row is its vocabulary in blocks, then its edits in blocks (`kernels.sampling.choices`). `target_token.shaped` is the
-specification.
+A row is its vocabulary in blocks, then its edits in blocks. `target_token.shaped` is the specification.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ BLOCK = 2048  # tokens; 8192 spills
 
 
 def shaped_rows(logits: torch.Tensor, rows: Sequence[Row]) -> list[torch.Tensor]:
-    """Shape each row of logits (N, V): (V,) float32 each."""
     return [shaped(z.float(), row) for z, row in zip(logits, rows, strict=True)]
 
 
@@ -43,7 +41,7 @@ def read_block(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Return (token ids (BLOCK,) int32, their y (BLOCK,) float32, -inf where there is none)."""
+    """Return (token ids (BLOCK,) int32, their y (BLOCK,) float32, -inf for none)."""
     lane = tl.arange(0, BLOCK)
     ids = block * BLOCK + lane
     if EDITED:
@@ -67,14 +65,14 @@ def read_block(
 
 @triton.jit
 def first_of(values, ids, above_all):
-    """Return (the highest value, the lowest id that has it); `above_all` is above every id."""
+    """Return (the highest value, its lowest id); `above_all` is above every id."""
     best = tl.max(values, 0)
     return best, tl.min(tl.where(values == best, ids, above_all), 0)
 
 
 @triton.jit
 def exp_sum(y, highest):
-    """Return the sum of exp(y - highest), 0 where no token is allowed; `highest` is the highest y."""
+    """Return the sum of exp(y - highest), 0 where no token is allowed."""
     return tl.sum(tl.exp(y - tl.where(highest == -float("inf"), 0.0, highest)), 0)
 
 
@@ -84,7 +82,7 @@ def num_blocks_of(vocab_size: int, edits: Edits | None) -> tuple[int, int]:
 
 
 def block_arguments(logits: torch.Tensor, edits: Edits | None) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that `read_block` takes pointers to; logits: (N, V)."""
+    """Return the tensors whose pointers `read_block` takes; logits: (N, V)."""
     assert logits.ndim == 2 and logits.stride(1) == 1
     if edits is None:
         return (logits,) * 6

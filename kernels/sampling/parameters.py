@@ -1,4 +1,4 @@
-"""List the sampling parameters of a row of logits: arrays, steps and launchers are made from this table.
+"""List the sampling parameters of a row of logits.
 
 A new one is a line of `PARAMETERS`, a field of `Limits` and of `kernels.sampling.choices.RowChoices`, and its
 arithmetic in `target_token` and `target_token_batch`.
@@ -26,8 +26,6 @@ PARAMETERS: dict[str, tuple[Any, float]] = {  # by name: the type, and the value
 
 
 class Limits(NamedTuple):
-    """A choice in the numbers that kernels read."""
-
     temperature: float  # 0 is greedy
     top_p: float
     log_min_p: float  # -inf keeps all
@@ -38,7 +36,6 @@ class Limits(NamedTuple):
 
 @lru_cache(maxsize=4096)  # a request's is asked for at each of its steps
 def limits_of(choice: Choice, vocab_size: int) -> Limits:
-    """Return the choice's numbers, kept within what float32 can hold."""
     return Limits(
         temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
         top_p=max(choice.top_p, MIN_TOP_P),

@@ -3,8 +3,8 @@
     token = argmax over x of z(x) + G(seed, choice, position, x)
 
 z are the logits after bias and penalties -> allowed-token mask -> temperature -> top-k -> top-p -> min-p; temperature 0
-is the plain argmax. Ties go to the lowest id. A filter keeps every token whose probability reaches that of the last
-kept one. One row at a time: the rounding cannot depend on the other rows.
+is the plain argmax. Ties go to the lowest id. A filter keeps every token as likely as the last kept one. One row at a
+time: rounding is independent of other rows.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,6 @@ HEAD = 256  # top-p looks at this many likeliest tokens before it sorts them all
 
 
 class Choice(NamedTuple):
-    """The filters, the temperature and the noise of one choice (`app.request.Sampling`)."""
-
     temperature: float
     top_p: float
     top_k: int
@@ -44,8 +42,7 @@ class Row:
 
 
 def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
-    """Return the token id for logits (V,) float32, already biased, penalised and masked: the
-    specification."""
+    """Logits (V,) float32 are after bias, penalties and mask: the specification."""
     if choice.temperature == 0.0:
         return int(logits.argmax())
     kept, z = filtered(logits, choice)
@@ -53,8 +50,7 @@ def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) 
 
 
 def filtered(logits: torch.Tensor, choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens of logits (V,) that the filters keep: (ids ascending (n,) int64, their
-    logits over the temperature (n,))."""
+    """Return the kept tokens of logits (V,): (ids ascending (n,) int64, their logits over the temperature (n,))."""
     z = logits / max(choice.temperature, MIN_TEMPERATURE)
     floor = torch.tensor(-torch.inf)
     if 0 < choice.top_k < len(z):
@@ -79,7 +75,7 @@ def _nucleus_floor(z: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
-    """Apply bias, penalties, allowed tokens and the mask: (V,) float32 to a new (V,) float32."""
+    """Apply bias, penalties, allowed tokens and the mask: (V,) to a new (V,) float32."""
     z = logits.clone()
     if row.bias:
         z[torch.tensor(list(row.bias))] += torch.tensor(list(row.bias.values()))
@@ -93,7 +89,7 @@ def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
 
 
 def penalties(row: Row) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens that were seen, (n,) int64, and what each one's logit is lowered by, (n,) float32."""
+    """Return the tokens seen, (n,) int64, and the amounts to subtract, (n,) float32."""
     counts = torch.tensor(list(row.counts.values()), dtype=torch.int64)
     seen = torch.tensor(list(row.counts), dtype=torch.int64)
     return seen, counts * row.frequency_penalty + row.presence_penalty

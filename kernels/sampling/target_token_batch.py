@@ -1,5 +1,5 @@
-"""Choose the target's token for N rows of logits, each by its own choice: `kernels.sampling.target_token` on the
-device.
+"""Choose the target's token for N rows of logits on the device, each by its own choice
+(`kernels.sampling.target_token`).
 
     token = argmax over the kept x of z(x) + G(seed, choice, position, x),   z = y / temperature
 
@@ -7,10 +7,10 @@ y are the logits after bias, penalties and the allowed-token mask; temperature 0
 lowest id. A token is kept if z(x) >= max z + log min_p, if fewer than top_k tokens are above it, and if the tokens
 above it have less than top_p of the mass (of the top-k tokens, where both are set).
 
-A pass over the logits finds the best token, the next counts what is above it. If that says it is kept it is the answer;
-if not, neither is anything below it, and the same pass has found the best token above it. Only a row with top-k and
-top-p needs the top-k tokens' mass first, by bisection between values that occur. Logits must be no NaN. Sums are in
-float32: a token within some 1e-6 of the edge of top-p may fall on its other side.
+One pass finds the best token, the next counts what is above it and finds the best of those: the next candidate if the
+first is filtered out, as then is everything below it. With both top-k and top-p, bisection first finds the top-k
+tokens' mass. Logits must not be NaN. Sums are float32: a token within some 1e-6 of the edge of top-p may fall on its
+other side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,8 +40,7 @@ from kernels.sampling.target_token import Row, target_token_reference
 
 
 def target_token_batch_reference(logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose row by row from logits (N, V): ((N,) int32 tokens, (N,) float32 log-probabilities of
-    y); the specification."""
+    """Logits (N, V) -> ((N,) int32 tokens, (N,) float32 log-probabilities of y); the specification."""
     tokens, logprobs = [], []
     for y, row in zip(shaped_rows(logits, rows), rows, strict=True):
         tokens.append(target_token_reference(y, row.choice, row.position))
@@ -111,8 +110,7 @@ def _top_k_mass(
     EDITED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Return (a threshold that just the top-k tokens reach, the sum of their exp(z - peak), passes
-    over the row)."""
+    """Return (a threshold of just the top-k tokens, the sum of their exp(z - peak), passes over the row)."""
     passes = 0
     total = 0.0
     lowest = -float("inf")  # the k-th highest z lies in [lowest, ceiling], and both occur
@@ -180,7 +178,7 @@ def _finish_kernel(
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,  # power of two >= num_parts
 ):
-    """Join the blocks of a row, then judge its best token until one is kept. Grid (N,)."""
+    """Join the blocks of a row, then test its best token until one is kept. Grid (N,)."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, PARTS)
     part = row * num_parts + lane
@@ -253,15 +251,13 @@ def _finish_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The tokens chosen in N rows."""
-
     tokens: torch.Tensor  # (N,) int32
     logprobs: torch.Tensor  # (N,) float32, of y: before temperature and filters
     passes: torch.Tensor  # (N,) int32, over the row's logits after the first
 
 
 def target_token_batch(logits: torch.Tensor, choices: RowChoices) -> Chosen:
-    """Choose a token in each row of logits (N, V) of any float type, rows contiguous."""
+    """Logits (N, V) of any float type, rows contiguous."""
     N, V = logits.shape
     assert len(choices.temperature) == N and N > 0
     num_blocks, num_parts = num_blocks_of(V, choices.edits)

@@ -2,9 +2,8 @@
 
     log p(x) = y(x) - log sum exp y,   y: the logits after bias, penalties and the allowed-token mask
 
-before temperature and filters. By falling y, equal ones by rising id. Every block of a row gives
-its own n best by n rounds of argmax and mask, then the row's n best are found among those in the
-same way: n is small, a sort is not.
+before temperature and filters. By falling y, equal ones by rising id. Each block finds its n best by n rounds of argmax
+and mask; a second kernel finds the row's among those.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +32,7 @@ MAX_TOP = 20
 
 
 def top_logprobs_reference(logits: torch.Tensor, rows: Sequence[Row], n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sort logits (N, V): ((N, n) int32 tokens, (N, n) float32 log-probabilities); the
-    specification."""
+    """Sort logits (N, V): ((N, n) int32 tokens, (N, n) float32 log-probabilities); the specification."""
     logprobs = torch.stack([y.log_softmax(0) for y in shaped_rows(logits, rows)])
     best, order = logprobs.sort(dim=1, descending=True, stable=True)
     return order[:, :n].int(), best[:, :n]
@@ -109,10 +107,9 @@ def _row_top_kernel(
 
 
 def top_logprobs(logits: torch.Tensor, edits: Edits | None, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ((N, n) int32 tokens, (N, n) float32 log-probabilities) for logits (N, V) of any float
-    type.
+    """Logits (N, V) of any float type -> ((N, n) int32 tokens, (N, n) float32 log-probabilities).
 
-    Where fewer than n tokens are allowed the rest are -inf, and their tokens mean nothing.
+    With fewer than n allowed tokens the rest are -inf, with undefined tokens.
     """
     N, V = logits.shape
     assert N > 0 and 0 < n <= min(MAX_TOP, V)

@@ -14,7 +14,6 @@ from numba.core.caching import IndexDataCacheFile
 import kernels.cpu
 from app.config import ROOT
 from kernels import jit
-from kernels.cpu.decoder import decode
 from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
 
 SAVES = 150
@@ -99,10 +98,6 @@ def test_processes_that_save_code_at_once_save_each_their_own(tmp_path: Path) ->
             assert kept.load((process, number)) == f"of {process}, {number}"
 
 
-def test_compiled_kernels_are_saved_under_the_lock() -> None:
-    assert vars(decode)["_cache"]._cache_file.save.__qualname__.startswith("one_at_a_time")
-
-
 def test_processes_that_need_a_kernel_at_once_compile_it_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COMPILER, str(tmp_path)]
     both = [
@@ -119,7 +114,3 @@ def test_a_kernel_is_compiled_beside_a_frozen_process_and_without_a_folder(
         fcntl.flock(held, fcntl.LOCK_EX)
         assert jit.compiled_once(tmp_path / "lock", int)("7") == 7
     assert jit.compiled_once(tmp_path / "nowhere" / "lock", int)("8") == 8
-
-
-def test_kernels_are_compiled_under_a_lock_of_their_own() -> None:
-    assert vars(decode)["compile"].__qualname__.startswith("compiled_once")

@@ -12,6 +12,7 @@ import time
 from contextlib import closing
 from urllib.parse import urlsplit
 
+import pytest
 import redis
 
 from app.store.event_feed import CHECK_S
@@ -26,6 +27,7 @@ WEB = f"import app.store.connect; app.store.connect.SOCKET_TIMEOUT_S = {TIMEOUT_
 SLACK_S = 3.0  # a busy machine
 
 
+@pytest.mark.extended
 def test_a_frozen_process_with_dead_connections_is_silent_for_a_bounded_time(
     deployment: Deployment, redis_client: redis.Redis, redis_url: str
 ) -> None:

@@ -1,17 +1,8 @@
 """Make the stored record of a task's request."""
 
 from app.messages import Record
-from app.request import Sampling, SpeculationBounds
+from tests.records import record
 
 
 def task_record(request_id: str, created_s: float = 0.0) -> Record:
-    return Record(
-        id=request_id,
-        prompt_ids=(5,),
-        max_tokens=50,
-        eos_ids=(),
-        sampling=Sampling(seed=1),
-        speculation=SpeculationBounds(),
-        created_s=created_s,
-        is_task=True,
-    )
+    return record((5,), 50, request_id=request_id, created_s=created_s, is_task=True)

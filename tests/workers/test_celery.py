@@ -18,14 +18,11 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 
 from app.config import ROOT
-from app.errors import GenerationFailed
-from app.messages import FinishReason, Result, Status
+from app.messages import FinishReason, Result
 from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, wait_for
 from tests.workers.conftest import MAX_ACTIVE, Alone, stranger
 from workers.deployment import Deployment
-from workers.tasks.results import TaskResults
-from workers.tasks.waiting_tasks import WaitingTasks
 
 WAIT_S = 60.0
 SHORT: dict[str, Any] = {"prompt": "Hello", "raw": True, "max_tokens": 12}
@@ -73,13 +70,6 @@ def test_result_of_a_sent_task_is_the_one_object_of_every_door(cluster: Cluster,
 def test_bad_input_raises_at_the_caller_and_names_the_field(client: Celery, fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         client.send_task(GENERATE, kwargs=fields).get(timeout=WAIT_S)
-
-
-def test_link_gets_the_result(client: Celery, helpers: str) -> None:
-    linked = str(uuid.uuid4())
-    callback = client.signature("helpers.text_of", queue=helpers, task_id=linked)
-    answer = _answer(client.send_task(GENERATE, kwargs=SHORT, link=callback))
-    assert AsyncResult(linked, app=client).get(timeout=WAIT_S) == answer.text
 
 
 def test_several_links_are_all_called(client: Celery, helpers: str) -> None:
@@ -247,40 +237,6 @@ def test_tasks_that_wait_for_room_survive_a_killed_control(
     started = time.monotonic()
     assert {_answer(result).status for result in late} == {"done"}
     print(f"tasks a killed control held: done {time.monotonic() - started:.1f} s later")
-
-
-def test_waiting_tasks_are_let_in_in_the_order_they_came(
-    cluster: Cluster, client: Celery, deployment: Deployment
-) -> None:
-    posted = _fill(cluster)
-    try:
-        late = []
-        for _ in range(5):
-            late.append(client.send_task(GENERATE, kwargs=SHORT))
-            wait_for(lambda: late[-1].state == "WAITING", what="the task to wait")
-    finally:
-        _cancel(deployment, [accepted["id"] for accepted in posted])
-    assert {_answer(result).status for result in late} == {"done"}
-    created = [deployment.requests.snapshot(result.id).record.created_s for result in late]
-    assert created == sorted(created)
-    assert not len(deployment.waiting)
-
-
-def test_a_task_that_waits_too_long_fails_and_holds_no_other_up(
-    cluster: Cluster, client: Celery, deployment: Deployment
-) -> None:
-    posted = _fill(cluster)
-    try:
-        impatient = WaitingTasks(deployment, TaskResults(deployment.celery), patience_s=0.0)
-        request = GenerateRequest.model_validate(SHORT)
-        impatient.wait(request, "too-late", {"id": "too-late", "task": GENERATE})
-        with pytest.raises(GenerationFailed, match="no room in time"):
-            AsyncResult("too-late", app=deployment.celery).get(timeout=WAIT_S)
-        wait_for(lambda: not len(deployment.waiting), what="the list to be empty")
-        end = deployment.requests.snapshot("too-late")  # known as ended, so that it is not admitted after all
-        assert (end.status, end.tokens) == (Status.FAILED, ())
-    finally:
-        _cancel(deployment, [accepted["id"] for accepted in posted])
 
 
 def test_instances_with_queues_of_their_own_share_a_redis(

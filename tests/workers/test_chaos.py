@@ -12,11 +12,9 @@ import pytest
 import redis
 
 from app.local.instance import Instance
-from app.messages import Result, SpeculationReport, Status, Timing, Usage
 from app.request import GenerateRequest
 from bench.chaos import checks
 from bench.chaos.checks import left_behind
-from bench.chaos.clients import Clients
 from bench.chaos.deployment import Site, runs
 from bench.chaos.faults import FAULTS
 from bench.chaos.run import DRAIN_S, broken, parse_args, plan, storm
@@ -114,29 +112,6 @@ def test_a_zombie_process_does_not_count_as_running() -> None:
         while runs(child.pid):
             assert time.monotonic() < deadline, "it is a zombie"
     assert not runs(child.pid) and not runs(None)
-
-
-@pytest.mark.parametrize(
-    ("status", "tokens", "where"),
-    [(Status.DONE, (1, 2), "right"), (Status.DONE, (1, 3), "wrong"), (Status.FAILED, (1,), "failed")],
-)
-def test_clients_know_a_right_answer_from_a_wrong_one(status: Status, tokens: tuple[int, ...], where: str) -> None:
-    clients = Clients("", [GenerateRequest(prompt="x")], [(1, 2)], seed=0)
-    result = Result(
-        id="r",
-        status=status,
-        text="",
-        token_ids=tokens,
-        finish_reason=None,
-        usage=Usage(prompt_tokens=1, completion_tokens=2),
-        timing=Timing(ttft_s=None, total_s=1.0),
-        speculation=SpeculationReport(rounds=1, drafted=0, accepted=0, mean_accepted_length=1.0, by_drafter={}),
-    )
-    clients._judge(0, result, 1.0)
-    counters = clients.counts
-    assert (counters.right, len(counters.wrong), len(counters.failed)) == tuple(
-        int(where == name) for name in ("right", "wrong", "failed")
-    )
 
 
 def test_the_same_seed_gives_the_same_random_faults() -> None:

@@ -51,9 +51,9 @@ def test_four_nodes_guess_each_token_together(four: Cluster, alone: Alone) -> No
     ("role", "number", "lost"),
     [
         ("draft", signal.SIGKILL, slice(0, None, 2)),
-        ("draft", signal.SIGSTOP, slice(1, None, 2)),
-        ("fuse", signal.SIGKILL, slice(1)),
-        ("fuse", signal.SIGSTOP, slice(1)),
+        pytest.param("draft", signal.SIGSTOP, slice(1, None, 2), marks=pytest.mark.extended),
+        pytest.param("fuse", signal.SIGKILL, slice(1), marks=pytest.mark.extended),
+        pytest.param("fuse", signal.SIGSTOP, slice(1), marks=pytest.mark.extended),
         ("verify", signal.SIGKILL, slice(1)),
     ],
 )

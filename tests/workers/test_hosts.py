@@ -68,6 +68,7 @@ def workers(hosts: tuple[Host, Host], tiny_environ: dict[str, str], tmp_path: Pa
         yield environ
 
 
+@pytest.mark.extended
 def test_a_drafter_on_another_host_guesses_the_tokens_and_runs_ahead(
     hosts: tuple[Host, Host], workers: dict[str, str], alone: Alone, tmp_path: Path
 ) -> None:

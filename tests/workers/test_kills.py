@@ -52,6 +52,7 @@ def test_two_streams_survive_the_verifier_twice_in_a_row(cluster: Cluster, alone
     cluster.await_restart("verify", killed)
 
 
+@pytest.mark.extended
 def test_a_frozen_verifier_goes_on_after_waking(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=130, max_tokens=2 * TOKENS)
     stream = cluster.stream(request).read(until=KILL_AT)
@@ -92,6 +93,7 @@ def test_a_frozen_verifier_loses_its_sequences_and_is_fenced_out(
         _end(other)
 
 
+@pytest.mark.extended
 def test_plain_decoding_goes_on_while_drafters_die_again_and_again(cluster: Cluster, alone: Alone) -> None:
     request = _request(seed=150)
     stopping = threading.Event()
@@ -128,6 +130,7 @@ def test_stopped_verifier_leaves_in_time_and_its_requests_go_on(cluster: Cluster
     cluster.await_restart("verify", pid)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("role", ["control", "fuse", "beat", "web"])
 def test_stopped_idle_process_leaves_in_time(cluster: Cluster, role: str) -> None:
     pid = cluster.signal(role, signal.SIGTERM)
@@ -137,8 +140,8 @@ def test_stopped_idle_process_leaves_in_time(cluster: Cluster, role: str) -> Non
     cluster.await_restart(role, pid)
 
 
+@pytest.mark.extended
 @pytest.mark.model
-@pytest.mark.slow
 def test_the_real_model_gives_the_same_text_while_workers_are_killed(real: Cluster) -> None:
     request = GenerateRequest(prompt="Explain in a few sentences why the sky is blue.", max_tokens=75)
     undisturbed = real.stream(request.model_copy(update={"speculation": SpeculationBounds(enabled=False)})).read()

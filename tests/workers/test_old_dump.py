@@ -34,7 +34,7 @@ ACTIVE = [name for name, request in REQUESTS.items() if request["state"] == "act
 ENDED = [name for name, request in REQUESTS.items() if request["shown"] is not None]
 TASKS = [name for name, request in REQUESTS.items() if request["is_task"]]
 NAMESPACE = str(OLD["namespace"])
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from app.config import ROOT
 from app.request import GenerateRequest
 from tests.workers.cluster import Cluster, running, wait_for
@@ -28,6 +30,7 @@ else:
 """
 
 
+@pytest.mark.extended
 def test_a_request_that_kills_its_verifiers_fails_alone(
     tiny_environ: dict[str, str], alone: Alone, tmp_path: Path
 ) -> None:

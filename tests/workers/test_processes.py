@@ -28,7 +28,7 @@ def test_model_worker_shows_that_the_check_above_can_fail(cluster: Cluster, role
     assert "libtorch" in _mapped(cluster.pid(role))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_deployment_without_any_draft_worker_decodes_all_the_same(
     tiny_environ: dict[str, str], alone: Alone, tmp_path: Path
 ) -> None:

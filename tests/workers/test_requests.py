@@ -75,19 +75,6 @@ def test_a_cancelled_request_ends_within_a_round_and_frees_its_pages(cluster: Cl
     print(f"cancelled: the stream ended {1e3 * took_s:.0f} ms later")
 
 
-def test_an_ended_request_is_unchanged_by_cancelling(cluster: Cluster) -> None:
-    done = cluster.post({"prompt": "Hello", "max_tokens": 5})
-    assert cluster.get(f"/api/requests/{done['id']}", method="DELETE") == done
-
-
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_unknown_id_is_not_found(cluster: Cluster, method: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        cluster.get("/api/requests/nobody", method=method)
-    with refused.value as error:
-        assert error.code == 404
-
-
 def test_a_stream_resumes_at_any_offset_during_and_after_a_request(cluster: Cluster, alone: Alone) -> None:
     request = GenerateRequest(prompt="Resume me", raw=True, max_tokens=60, seed=3, temperature=1.0)
     stream = cluster.stream(request).read(until=10)

@@ -89,7 +89,7 @@ def versions(
         yield workers[0], workers[1]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_rolling_restart_from_the_old_version_loses_nothing(
     versions: tuple[Workers, Workers], redis_url: str, modules_alone: Alone
 ) -> None:

@@ -44,6 +44,7 @@ def ask(cluster: Cluster, prompt: str, speculation: bool | dict[str, object]) ->
     return list(answer["token_ids"])
 
 
+@pytest.mark.extended
 def test_jobs_are_routed_over_two_nodes_and_the_text_is_exact(two_nodes: Cluster) -> None:
     for prompt in PROMPTS:
         assert ask(two_nodes, prompt, speculation=True) == ask(two_nodes, prompt, speculation=False)

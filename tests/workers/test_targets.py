@@ -14,7 +14,7 @@ from workers.deployment import Deployment
 OTHER = "verify-other"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_request_waits_for_a_verifier_of_the_target_that_began_it(
     cluster: Cluster, deployment: Deployment, alone: Alone
 ) -> None:

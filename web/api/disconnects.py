@@ -1,7 +1,6 @@
 """Cancel requests whose clients disconnect.
 
-The threads that wait for answers sleep in Redis, so one thread checks all connections, every LOOK_S; it lives while
-there are calls to watch.
+Threads that wait for answers sleep in Redis, so one thread checks all connections, every LOOK_S, while there are any.
 """
 
 import logging
@@ -36,7 +35,6 @@ class DisconnectWatcher:
 
     @contextmanager
     def watched(self, request_ids: Sequence[str], is_gone: Callable[[], bool]) -> Iterator[None]:
-        """Cancel these requests if their client disconnects within the block."""
         call = _Call(tuple(request_ids), is_gone)
         with self._lock:
             self._calls.add(call)
@@ -65,7 +63,7 @@ class DisconnectWatcher:
             self._calls.discard(call)
 
     def _cancel(self, request_id: str) -> bool:
-        """Cancel a request; False if it must be tried again."""
+        """False: try again."""
         try:
             self._deployment.requests.end(request_id, FinishReason.CANCELLED)
         except NotFound:

@@ -18,10 +18,7 @@ OPERATION = "operation"  # the attribute of a view function
 
 @dataclass(frozen=True)
 class Operation:
-    """Describe a route for the OpenAPI document, as a decorator of its view.
-
-    Method, path and path parameters are the route's own.
-    """
+    """Describe a route for the OpenAPI document, as a decorator of its view."""
 
     summary: str
     answers: Mapping[int, type[BaseModel] | None]  # by status; None: a stream alone
@@ -35,7 +32,7 @@ class Operation:
 
 
 def body_of(model: type[Body]) -> Body:
-    """Read the request's JSON body. Raises InvalidBody, UnsupportedMediaType."""
+    """Raises InvalidBody, UnsupportedMediaType."""
     # other sites' forms cannot send this type without a preflight
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
@@ -68,13 +65,13 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The client of a call; usable outside the call's context."""
+    """Usable outside the call's context."""
 
     is_gone: Callable[[], bool]  # it has disconnected
     environ: Mapping[str, Any]
 
     def writer(self) -> Writer | None:
-        """Return the response's writer; None if the server has none, or a write might wait for a slow client."""
+        """None if the server has none, or a write might wait for a slow client."""
         found: Writer | None = self.environ.get(WRITER)
         return found if found is not None and found.is_free() else None
 

@@ -1,4 +1,4 @@
-"""Wait for requests: ids in, committed events and results out; outages of Redis are waited out."""
+"""Wait for requests' committed events and results, through outages of Redis."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ def follow(
 ) -> Iterator[tuple[int, Event] | None]:
     """Yield (place in the list, event) after `offset` generated tokens, except the events that `take` accepts.
 
-    While this thread waits, the event feed's thread gives each event to `take`, which must not wait; False leaves it
+    While this thread waits, the event feed's thread passes each event to `take`, which must not block; False leaves it
     to this thread. Yields None after each POLL_S without an event. Ends after the terminal events, or when the server
     stops. Raises NotFound, and StoreUnavailable after an outage of OUTAGE_S.
     """
@@ -44,18 +44,18 @@ def follow(
 
 
 def await_end(deployment: Deployment, request_ids: Sequence[str], stopping: Flag) -> bool:
-    """Wait until all requests have ended; False if the server stops first. Raises as `follow` does."""
+    """False if the server stops first. Raises as `follow` does."""
     return all(_has_ended(deployment, request_id, stopping) for request_id in request_ids)
 
 
 def cancel(deployment: Deployment, request_ids: Sequence[str]) -> None:
-    """Cancel those that have not ended. Raises NotFound, StoreUnavailable."""
+    """Cancel the active ones. Raises NotFound, StoreUnavailable."""
     for request_id in request_ids:
         deployment.requests.end(request_id, FinishReason.CANCELLED)
 
 
 def current(deployment: Deployment, request_id: str) -> Result:
-    """Read the request as it is now. Raises NotFound."""
+    """Raises NotFound."""
     return shown(deployment, deployment.requests.snapshot(request_id))
 
 
@@ -76,7 +76,6 @@ def _has_ended(deployment: Deployment, request_id: str, stopping: Flag) -> bool:
 
 
 def _wait_out(error: StoreUnavailable, request_id: str, answered_s: float, stopping: Flag) -> None:
-    """Wait RETRY_S before the next try; raise `error` if Redis has been silent for OUTAGE_S."""
     if time.monotonic() - answered_s > OUTAGE_S:
         raise error
     log.warning("the store does not answer, trying again", extra=of(request_id))

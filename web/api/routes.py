@@ -6,9 +6,9 @@
     GET    /api/requests/<id>/stream?offset=N  events after N generated tokens; Last-Event-ID has precedence
     DELETE /api/requests/<id>                  cancel; Result. An ended request stays as it is
 
-A client that closes a waiting POST cancels the request: it never learned its id. When the server stops, waiting callers
-get the 202 of `wait: false`. If keys are in use, a request of another tenant is unknown. A request that failed after it
-was accepted is a Result, too (200, `status` failed, `error`).
+A client that closes a waiting POST cancels the request. When the server stops, waiting callers get the 202 of `wait:
+false`. With keys in use, a request of another tenant is unknown. A request that failed after acceptance is a Result,
+too (200, `status` failed, `error`).
 """
 
 from threading import Event as Flag
@@ -52,13 +52,10 @@ class GenerateBody(GenerateRequest):
     wait: bool = True
 
     def request(self) -> GenerateRequest:
-        """Return the request alone, without validating it again."""
         return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})
 
 
 class Accepted(Message):
-    """Where to find a running request."""
-
     id: str
     url: str
     stream_url: str
@@ -130,7 +127,7 @@ def _own(deployment: Deployment, request_id: str) -> Snapshot:
 
 
 def _offset() -> int:
-    """Read the offset to resume at; a reconnecting EventSource repeats its URL and adds an id."""
+    """A reconnecting EventSource repeats its URL and adds an id."""
     text = request.headers.get("Last-Event-ID") or request.args.get("offset", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequest("offset", "must be a number of tokens")

@@ -1,14 +1,14 @@
-"""Write a request as server-sent events: its committed events in, text of the stream out.
+"""Write a request's committed events as server-sent events.
 
     id: <offset after>          generated tokens so far; the place to resume at
-    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs if asked for
+    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs on request
     event: end                  data: the Result
-    event: error                data: as any error's answer; the stream cannot go on, the request may
+    event: error                data: as any error's answer; the stream ends, the request may go on
     : comment                   a heartbeat after 3 to 5 s of silence
 
 `pieces` holds the text of each token; together they are `text`, and all `text` together is the result's. A character of
-several tokens comes with the last of them; text that may begin a stop string comes once it turned out to be none.
-A closed connection does not cancel the request; DELETE does.
+several tokens comes with the last of them; a possible beginning of a stop string is held back. A closed connection does
+not cancel the request; DELETE does.
 """
 
 import time
@@ -38,7 +38,7 @@ def frames(
     client: Client,
     offset: int | None = None,
 ) -> Iterator[str]:
-    """Yield the stream after the generated tokens `before`, which the client already has.
+    """Yield the stream after the generated tokens `before`, known to the client.
 
     `offset`: resume after so many tokens, if the store has fewer by now.
     """
@@ -80,10 +80,10 @@ def event_frames(
     frame_of: Callable[[int, Event], str],
     offset: int = 0,
 ) -> Iterator[str]:
-    """Yield the frames that `frame_of` makes of (place in the list, event), and heartbeats.
+    """Yield the frames of (place in the list, event), and heartbeats.
 
-    If the server can write from any thread, the feed's thread writes the frames of events that come while this one
-    waits. Ends some time after the client has disconnected.
+    If the server can write from any thread, the feed's thread writes frames while this one waits. Ends some time after
+    the client has disconnected.
     """
     sent_s = time.monotonic()
 
@@ -110,7 +110,7 @@ def event_frames(
 
 
 def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
-    """Return the frame of an event; empty for an end with neither tokens nor text."""
+    """Empty for an end with neither tokens nor text."""
     pieces = text.pieces(event.tokens)
     rest = text.flush() if event.finish_reason is not None else ""
     if pieces:

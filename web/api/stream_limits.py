@@ -1,7 +1,6 @@
 """Bound the long calls of this process, each of which holds a thread.
 
-The first stream of a request is always allowed: PACELINE_MAX_ACTIVE_REQUESTS bounds the running requests, and the
-server has a thread for each.
+A request's first stream is always allowed, since PACELINE_MAX_ACTIVE_REQUESTS bounds those.
 """
 
 import threading
@@ -14,8 +13,6 @@ from app.errors import TooManyReaders
 
 
 class StreamLimits:
-    """Count the streams of one process, by request and by tenant."""
-
     def __init__(self, most: int, each: int) -> None:
         """Allow `most` streams beside the first of each request, at most `each` for one tenant."""
         self._most, self._each = most, each

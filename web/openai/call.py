@@ -1,11 +1,11 @@
-"""Answer a call of OpenAI's API: its requests, one a text, in; a completion or a stream out.
+"""Answer a call of OpenAI's API, one request a text, by a completion or a stream.
 
     data: <chunk>        of several tokens at times; a character is never split
     data: {"error": ...} the call failed, nothing follows
     data: [DONE]
     : comment            a heartbeat after 3 s of silence
 
-Such a stream cannot be resumed, so a client that disconnects cancels its requests.
+A client that disconnects cancels its requests: the stream cannot be resumed.
 """
 
 from collections.abc import Generator, Iterator
@@ -32,8 +32,6 @@ STOPPING = "the server is stopping; try again"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call's requests and the form of its answer."""
-
     records: list[Record]
     prompts: int  # the records of one prompt stand side by side
     writer: ResponseWriter
@@ -78,7 +76,6 @@ def whole(
 def frames(
     deployment: Deployment, call: Call, stopping: Flag, watched: AbstractContextManager[None], client: Client
 ) -> Iterator[str]:
-    """Yield the call as server-sent events, within `watched`."""
     has_ended = False
     try:
         with watched:
@@ -141,7 +138,6 @@ def _failure(reason: FinishReason | None, error: str | None) -> str:
 
 
 def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:
-    """Sum the usage of a call; `committed`: each text's tokens, and its statistics."""
     each = len(call.records) // call.prompts
     prompt = sum(len(record.prompt_ids) for record in call.records[::each])
     completion = sum(tokens for tokens, _ in committed)

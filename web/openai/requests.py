@@ -1,8 +1,8 @@
-"""Translate OpenAI's bodies: a checked body in, generate requests out.
+"""Translate OpenAI's bodies to generate requests.
 
-A field that changes nothing here (Ignored) may have any value. One that would change the answer and is not supported
-(UNSUPPORTED) may have only values without effect. Any other name is refused. `top_k`, `min_p`, `allowed_token_ids` and
-`speculation` are Paceline's: clients send them as `extra_body`.
+A field without effect here (Ignored) may have any value. An unsupported one (UNSUPPORTED) may have only values without
+effect. Any other name is refused. `top_k`, `min_p`, `allowed_token_ids` and `speculation` are Paceline's: clients send
+them as `extra_body`.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,6 @@ def _listed(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    """Turn a boolean into speculation on or off, without bounds."""
     return {"enabled": value} if isinstance(value, bool) else value
 
 
@@ -156,7 +155,7 @@ class ChatBody(Body):
         return list(self._each([{"messages": [_turn(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map fields of a generate request to the caller's names, if they differ."""
+        """Map fields of a generate request to the caller's names."""
         tokens = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         return {"logprobs": "top_logprobs", **tokens}
 
@@ -172,7 +171,7 @@ class CompletionBody(Body):
     suffix: Refused = None
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """Make the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
+        """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
         texts = len(self.prompt) * (self.n or 1)
         if not 1 <= texts <= MAX_CHOICES:
             raise Unsupported("prompt", f"a call must ask for 1 to {MAX_CHOICES} texts (prompts times n), not {texts}")

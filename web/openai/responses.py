@@ -8,37 +8,27 @@ Reason = Literal["stop", "length"]
 
 
 class TopLogprob(BaseModel):
-    """A likely token. `bytes`: its part of the text in UTF-8, spelled out in `token` if need be."""
-
     token: str
     logprob: float
     bytes: list[int] | None
 
 
 class TokenLogprob(TopLogprob):
-    """A committed token, with the likeliest ones there."""
-
     top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(BaseModel):
-    """Log-probabilities of the tokens of a text or of a part of it."""
-
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class Message(BaseModel):
-    """The assistant's message."""
-
     role: Literal["assistant"] = "assistant"
     content: str
     refusal: None = None
 
 
 class ChatChoice(BaseModel):
-    """One of the texts."""
-
     index: int
     message: Message
     logprobs: ChatLogprobs | None
@@ -62,8 +52,6 @@ class Usage(BaseModel):
 
 
 class CompletionBase(BaseModel):
-    """The fields of all answers."""
-
     id: str
     created: int
     model: str
@@ -79,15 +67,11 @@ class ChatCompletion(CompletionBase):
 
 
 class Delta(BaseModel):
-    """New text; the first one names the role."""
-
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class ChatChunkChoice(BaseModel):
-    """A part of one of the texts."""
-
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None
@@ -112,8 +96,6 @@ class CompletionLogprobs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """One of the texts, or in a stream a part of it."""
-
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -129,8 +111,6 @@ class Completion(CompletionBase):
 
 
 class Model(BaseModel):
-    """The target."""
-
     id: str
     object: Literal["model"] = "model"
     created: int

@@ -95,7 +95,7 @@ def _check_model(deployment: Deployment, requested: str) -> None:
 
 
 def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:
-    """Submit as `submit` does; errors name fields as the caller does."""
+    """Submit as `submit` does; errors name the caller's fields."""
     try:
         return submit(deployment, requests)
     except InvalidRequest as error:

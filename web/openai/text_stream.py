@@ -1,4 +1,4 @@
-"""Grow one text of a call: tokens in, certain text and its log-probabilities out."""
+"""Grow one text of a call: from tokens to certain text and its log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,21 +21,18 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The new part of a text and the tokens that begin in it."""
+    """Text and the tokens that begin in it."""
 
     text: str
     spoken: list[Spoken]
 
 
 class GrowingText:
-    """Cut a text into parts, which together are the text."""
-
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)
         self._waiting: list[Spoken] = []
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], *, is_end: bool) -> Part:
-        """Return the text that these tokens make certain; `logprobs`: of each token, or none."""
         text = ""
         for i, token in enumerate(tokens):
             if logprobs:
@@ -49,7 +46,7 @@ class GrowingText:
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:
-    """Spell a token alone as OpenAI does, with its bytes; they may be a part of a character."""
+    """Spell a token alone as OpenAI does, with its bytes, perhaps a part of a character."""
     raw = tokenizer.grammars.bytes_of(token)
     if raw is None:
         return tokenizer.decode([token]), None

@@ -1,4 +1,4 @@
-"""Write a call's texts as a chat or a plain completion: parts in, whole answers or chunks out."""
+"""Write a call's texts as a chat or a plain completion, whole or in chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +28,6 @@ from web.openai.text_stream import Part, Spoken, spelled
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The fields of all answers of a call, and the tokenizer that spells its tokens."""
-
     id: str
     created: int
     model: str
@@ -42,7 +40,7 @@ class Head:
 
 
 class ResponseWriter(Protocol):
-    """Write a call's texts. Chunks are JSON, with `usage` if given: null but in the last one."""
+    """Chunks are JSON, with `usage` if given: null but in the last one."""
 
     prefix: str  # of ids
 
@@ -66,7 +64,6 @@ class ChatWriter:
         return ChatCompletion(**head.fields(), choices=choices, usage=usage)
 
     def first(self, index: int) -> BaseModel | None:
-        """Begin a text: the role."""
         return _chunk_choice(index, Delta(role="assistant", content=""))
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:

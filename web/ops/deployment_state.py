@@ -15,7 +15,7 @@ KINDS = ("web", "control", "verify", "draft", "fuse", "beat")
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """The state at one time. `sums`: of `app.metrics`, by name and label values."""
+    """`sums`: of `app.metrics`, by name and label values."""
 
     sums: Mapping[tuple[str, tuple[str, ...]], list[float]]
     nodes: tuple[Node, ...]
@@ -28,16 +28,14 @@ class DeploymentState:
         return [node for node in self.nodes if node.kind == kind]
 
     def total(self, metric: Metric) -> float:
-        """Sum all series of a counter."""
         return sum(sums[0] for (name, _), sums in self.sums.items() if name == metric.name)
 
     def by_label(self, metric: Metric) -> dict[str, float]:
-        """Return a counter's sums by its one label."""
         found = {labels: sums[0] for (name, labels), sums in self.sums.items() if name == metric.name}
         return {labels[0]: total for labels, total in sorted(found.items()) if len(labels) == 1}
 
     def histogram(self, metric: Metric) -> list[float]:
-        """Return one count a bucket, then the sum of all values, of a histogram without labels."""
+        """Return one count a bucket, then the sum of all values."""
         return self.sums.get((metric.name, ()), [0.0] * metric.size)
 
 

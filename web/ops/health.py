@@ -15,7 +15,6 @@ NEEDED = ("control", "verify")  # requests are served without drafters and fuser
 
 
 def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
-    """Make the two routes. Once `leaving` is set, /healthz tells a proxy so."""
     routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")

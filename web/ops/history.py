@@ -1,4 +1,4 @@
-"""Sample the deployment's state into its history once a second, by one of the web processes, for the dashboard."""
+"""Sample the deployment's state once a second, by one of the web processes, for the dashboard."""
 
 import time
 from typing import Any
@@ -34,7 +34,7 @@ class HistoryWriter(HeartbeatTask):
 
 
 def sample(state: DeploymentState, now_s: float) -> dict[str, Any]:
-    """Make a sample of the state, with counters as they are, so that any two samples give a rate."""
+    """Counters are totals, so any two samples give a rate."""
     steps = state.histogram(STEP)
     return {
         "at_s": round(now_s, 3),

@@ -1,7 +1,6 @@
 """Serve GET /metrics: the deployment's counters and present state as Prometheus' text.
 
-All web processes serve the same: counters are sums in the store, gauges are read at each call. Without the store there
-is one gauge, `redis_up`, at zero.
+All web processes serve the same. Without the store there is one gauge, `redis_up`, at zero.
 """
 
 import logging
@@ -57,7 +56,7 @@ class _Deployment(Collector):
 
 
 def _counted(state: DeploymentState) -> Iterator[Family]:
-    """Make families of all `app.metrics`, also of those never counted: an alert needs the zero."""
+    """Include metrics never counted: an alert needs the zero."""
     found: dict[str, dict[tuple[str, ...], list[float]]] = {}
     for (name, labels), sums in state.sums.items():
         found.setdefault(name, {})[labels] = sums
@@ -70,7 +69,7 @@ def _counted(state: DeploymentState) -> Iterator[Family]:
 
 
 def _fits(metric: Metric, labels: tuple[str, ...], sums: list[float]) -> bool:
-    """Return False for sums of another shape: another version may have counted them."""
+    """False for another version's sums."""
     return len(labels) == len(metric.labels) and len(sums) == metric.size
 
 
@@ -136,6 +135,5 @@ def _of_drafters(state: DeploymentState) -> Iterator[Family]:
 
 
 def _number(info: dict[str, Any], field: str) -> float:
-    """Read a number of a heartbeat, which may come from another version."""
     value = info.get(field, 0)
     return float(value) if isinstance(value, int | float) else 0.0

@@ -1,1 +1,1 @@
-"""Serve a kind of worker process: one module a role, each with `serve`."""
+"""Serve worker processes, one role a module."""

@@ -1,4 +1,4 @@
-"""Run the beat process: Celery's scheduler, in memory (its usual file is a pickle), with a heartbeat."""
+"""Run Celery's scheduler, in memory (its usual file is a pickle), with a heartbeat."""
 
 from typing import Any
 
@@ -24,8 +24,6 @@ def run_beat(deployment: Deployment, node: str) -> None:
 
 
 def _ticking(heartbeat: Heartbeat) -> type[Scheduler]:
-    """Make a scheduler whose progress is its ticks, so that the heartbeat ends one that hangs."""
-
     class Ticking(Scheduler):
         def tick(self, *args: Any, **kwargs: Any) -> Any:
             heartbeat.begin_work()  # with each tick; without ticks there is no progress

@@ -1,7 +1,4 @@
-"""Run verifier and drafters in one process, on the same part of the machine or each on its own (design D8).
-
-The drafters have a thread of their own. That saves the memory and the start of one process.
-"""
+"""Run verifier and drafters in two threads of one process, on shared or separate cores (design D8)."""
 
 import logging
 import sys
@@ -39,10 +36,7 @@ PROBE_TOKENS = 32
 
 
 def serve(deployment: Deployment, node: str) -> RoleService:
-    """Load both sides and serve the verifier's mailbox.
-
-    With `partition = "auto"` several divisions of the cores are prepared and measured.
-    """
+    """`partition = "auto"` prepares and measures several divisions of the cores."""
     sys.setswitchinterval(SWITCH_S)
     sides = sides_of(deployment.settings)
     deployment = Deployment(within(deployment.settings, sides), deployment.celery, deployment.tokenizer)
@@ -76,7 +70,7 @@ def _measure_splits(
 ) -> dict[str, object]:
     """Measure the slowdown of both sides at once under each split, over each alone on all cores.
 
-    That also prepares the threads of each split. Returns places and slowdowns by split, for status.
+    Also prepares each split's threads. Returns places and slowdowns by split, for status.
     """
     whole, about = splits.divisions[0], dict[str, object]()
     for number, split in enumerate(splits.all):
@@ -91,8 +85,6 @@ def _measure_splits(
 
 
 class DrafterThread(threading.Thread):
-    """Load the drafters, and serve their mailbox until the process ends."""
-
     def __init__(self, deployment: Deployment, node: str, sides: Partition) -> None:
         super().__init__(name="drafting", daemon=True)
         self.mailbox = mailbox_of("draft", node)
@@ -112,20 +104,19 @@ class DrafterThread(threading.Thread):
 
     @property
     def forwards(self) -> list[Forward]:
-        """Return the loaded drafters' models. Raises InstanceError for one on a GPU."""
+        """Raises InstanceError for a model on a GPU."""
         if not all(isinstance(guesser, ModelGuesser) for guesser in self._guessers.values()):
             raise InstanceError('a plan of partition = "auto" divides CPU cores, but the drafters are on a GPU')
         return [guesser.model for guesser in self._guessers.values() if isinstance(guesser, ModelGuesser)]
 
     def follow(self, splits: PreparedSplits) -> None:
-        """Work on the cores of the present one of these splits. Call it before `go`."""
+        """Use the cores of the present split. Call it before `go`."""
         self._splits = splits
 
     def go(self) -> None:
         self._may_go.set()
 
     def guess(self) -> None:
-        """Draft once for no request, to load the machine as drafting does."""
         tokens = [*range(1, PROBE_TOKENS + 1)]
         for model in self._models:
             model.draft([Context("probe", "probe", tokens, PROBE_TOKENS, 4, Sampling(), state=None)])

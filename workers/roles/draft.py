@@ -1,4 +1,4 @@
-"""Run a drafter node: batches of jobs in; drafts or guesses to the fuser, or fused trees to their verifiers."""
+"""Run a drafter node: from batches of jobs to drafts for the fuser, or to fused trees for their verifiers."""
 
 import time
 from collections.abc import Callable
@@ -17,8 +17,7 @@ from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
 
 
-def stay() -> None:
-    """Do not move: there is one part of the machine."""
+def stay() -> None: ...
 
 
 def serve(
@@ -29,10 +28,8 @@ def serve(
     is_apart: bool = False,
     follow: Callable[[], None] = stay,
 ) -> RoleService:
-    """Load the drafters, unless `models` are given, and serve the node's mailbox.
-
-    `is_apart`: on a part of the machine that no verifier uses. `follow` is called before any work, by the thread that
-    does it, and moves it to the part of the machine that drafting has.
+    """`is_apart`: on cores that no verifier uses. `follow`, called by the working thread before any work, moves it to
+    drafting's part of the machine.
     """
     models = build_drafters(deployment.settings) if models is None else models
     is_apart = is_apart or on_another_device(deployment.settings)
@@ -53,7 +50,7 @@ def serve(
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
 
     def handle(messages: list[ToDrafter]) -> float | None:
-        """Draft the jobs; without mail run one step ahead, so that mail never waits for more."""
+        """Draft the jobs; without mail run one step ahead: mail waits for one step at most."""
         follow()
         if not messages and segment.has_ahead:
             heartbeat.mark_idle()
@@ -82,5 +79,5 @@ def serve(
 
 
 def _is_readable(message: DraftJob | SharedPath, vocab_size: int) -> bool:
-    """Return whether the model has all these tokens: an id outside the embedding crashes a process on a GPU."""
+    """Return whether all tokens are in the vocabulary: another id crashes a process on a GPU."""
     return max(message.tokens, default=0) < vocab_size

@@ -1,4 +1,4 @@
-"""Run a fuser: drafts, or guesses of tokens, in; one tree a sequence out to its verifier."""
+"""Run a fuser: from drafts to one tree a sequence, for its verifier."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Run a verifier: receive mail, step on the sequences that are ready, send jobs; never depend on mail alone."""
+"""Run a verifier: receive mail, step the ready sequences, send jobs; correct without any mail."""
 
 import logging
 import os
@@ -35,10 +35,7 @@ RECONCILE_EVERY_S = 1.0
 def serve(
     deployment: Deployment, node: str, verifier: Verifier | None = None, about: Mapping[str, object] | None = None
 ) -> RoleService:
-    """Load the target, unless a `verifier` is given, and serve the node's mailbox.
-
-    `about`: facts that the node reports beside its own.
-    """
+    """`about`: facts that the node reports beside its own."""
     mailbox = mailbox_of("verify", node)
     verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
@@ -66,7 +63,7 @@ def serve(
 
 
 def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner], Splits] | None = None) -> Verifier:
-    """Load the node's verifier, with the deployment's counters; out of memory, it ends the process."""
+    """Out of memory, end the process."""
     metrics = VerifierMetrics(deployment.counters)
     return build_verifier(
         deployment.settings,
@@ -80,18 +77,13 @@ def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner]
 
 
 def _leave() -> None:
-    """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed).
-
-    Another verifier takes over; `workers.recovery` finds a request that crashes one after the other.
-    """
+    """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed)."""
     if worker_state.should_stop is None:
         log.critical("out of memory in a step of one sequence; ending this process")
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class VerifierLoop(HeartbeatTask):
-    """The loop of a verifier: mail in, one round, mail out."""
-
     def __init__(
         self, deployment: Deployment, verifier: Verifier, fuser: Fuser, heartbeat: Heartbeat, mailbox: str
     ) -> None:
@@ -104,7 +96,7 @@ class VerifierLoop(HeartbeatTask):
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
-        """Receive the mail, run one round, send the next draft jobs; return the seconds it can wait."""
+        """Return the seconds it can wait."""
         for message in messages:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
@@ -115,7 +107,7 @@ class VerifierLoop(HeartbeatTask):
         return self._verifier.wait_s(time.time())
 
     def beat(self) -> None:
-        """Follow the live drafters and the policy; ring if sequences wait unattended. In the heartbeat's thread."""
+        """Follow drafters and policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
         pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())
@@ -133,7 +125,7 @@ class VerifierLoop(HeartbeatTask):
                 self._deployment.requests.end(request_id, FinishReason.ERROR, "the stored request cannot be read")
 
     def _reconcile(self) -> None:
-        """Adopt and release sequences as the store says, whatever mail was lost."""
+        """Adopt and release sequences by the store's state."""
         now = time.monotonic()
         if now - self._reconciled_s >= RECONCILE_EVERY_S:
             self._reconciled_s = now

@@ -1,1 +1,1 @@
-"""Register Celery tasks (`generate`, `steer`, `doorbell`), and do their work (the other modules)."""
+"""Register Celery tasks, and do their work."""

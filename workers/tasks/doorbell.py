@@ -1,4 +1,4 @@
-"""Register the Celery task `paceline.attend`, the doorbell: a mailbox of this worker has mail."""
+"""Register the Celery task `paceline.attend`, the doorbell of this worker's mailboxes."""
 
 from celery import Celery
 

@@ -1,6 +1,6 @@
-"""Register the Celery task `paceline.generate`: admit a request from another service, or let it wait for room.
+"""Register the Celery task `paceline.generate`: admit another service's request, or queue it.
 
-Its result is stored under the task's id when the request ends, so no worker slot waits (design D12,
+Its result is stored under the task's id when the request ends, so it holds no worker slot (design D12,
 `workers/tasks/settle.py`).
 """
 
@@ -42,7 +42,7 @@ def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, pr
 
 
 def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest:
-    """Read the request from a task's arguments; the first may be the result of a task before it.
+    """Read the request from a task's arguments; the first may be another task's result.
 
     Raises ValueError: a plain exception travels through every result backend.
     """
@@ -59,7 +59,7 @@ def request_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateRequest
 
 
 def _fields(given: Any) -> dict[str, Any]:
-    """Take a prompt, a request's fields, a result's text, or in a chord several of these, joined by blank lines."""
+    """Accept a prompt, a request's fields, a result's text, or in a chord several of these, joined by blank lines."""
     if isinstance(given, list):
         prompts = [_fields(one).get("prompt") for one in given]
         if not all(isinstance(prompt, str) for prompt in prompts):

@@ -1,4 +1,4 @@
-"""Publish the state of a task whose request generates: PROGRESS, with the number of its tokens."""
+"""Publish the state PROGRESS of a generating task, with the number of its tokens."""
 
 import json
 from collections import OrderedDict
@@ -14,7 +14,7 @@ MOST_KNOWN = 4096
 
 
 class TaskProgress(HeartbeatTask):
-    """Publish the progress of one deployment's tasks; several processes may, one at a time."""
+    """Several processes may run it, one at a time."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -27,7 +27,6 @@ class TaskProgress(HeartbeatTask):
             self._publish(request_id, 0)
 
     def beat(self) -> None:
-        """Publish the requests that went on, every EVERY_S."""
         store = self._deployment.progress
         waiting = self._deployment.requests.unsettled()
         if waiting and self._deployment.nodes.try_lock("progress", EVERY_S):
@@ -46,7 +45,7 @@ class TaskProgress(HeartbeatTask):
             self._write(request_id, {"tokens": tokens, "max_tokens": most})
 
     def _max_tokens(self, request_id: str) -> int | None:
-        """Look up its max_tokens; None if its result is not wanted."""
+        """None if its result is not wanted."""
         try:
             record = self._deployment.requests.snapshot(request_id).record
         except NotFound:

@@ -1,7 +1,6 @@
-"""Store a task's result, send its callbacks and its event, as if its body had returned the result.
+"""Store a task's result, and send its callbacks and its event, as Celery's tracer and worker would.
 
-`Ignore()` ended the task without a result, so Celery dropped its callbacks. They were kept with the request and are
-sent here as Celery's tracer and worker would.
+The task ended by `Ignore()`, for which Celery drops callbacks; they are kept with the request.
 """
 
 import logging
@@ -20,7 +19,7 @@ EXPIRED, REVOKED = "expired", "revoked"
 
 
 class TaskResults:
-    """Store the results of one worker's tasks. Events are sent once the worker is ready, from any thread."""
+    """Thread-safe; events are sent once the worker is ready."""
 
     def __init__(self, celery: Celery) -> None:
         self._celery = celery
@@ -28,7 +27,7 @@ class TaskResults:
         signals.worker_ready.connect(self._ready)
 
     def succeeded(self, context: Context, value: dict[str, Any], summary: str, runtime_s: float) -> None:
-        """Store a result. `summary`: what a monitor shows in its place."""
+        """`summary`: the result as a monitor shows it."""
         parent = {"parent_id": context.id, "root_id": context.root_id}
         for callback in context.callbacks or ():
             signature(callback, app=self._celery).apply_async((value,), **parent)
@@ -45,7 +44,6 @@ class TaskResults:
         self._send("task-failed", context, exception=repr(failure), traceback="")
 
     def revoked(self, context: Context, reason: str) -> None:
-        """Store that the task was revoked, or too late (`expired`)."""
         # As for any revoked task there are no error callbacks; the rest of a chain is never called.
         self._celery.backend.mark_as_revoked(context.id, reason, request=context)
         is_expired = reason == EXPIRED

@@ -1,4 +1,4 @@
-"""Give an ended request's result to the Celery task that submitted it (design D12); end requests of revoked tasks."""
+"""Settle ended requests' Celery tasks (design D12); end requests of revoked tasks."""
 
 import json
 import logging
@@ -37,8 +37,6 @@ def saved_context(request: Context) -> dict[str, Any]:
 
 
 class ResultSettler(HeartbeatTask):
-    """Settle each request once; after a crash in between, again."""
-
     def __init__(self, deployment: Deployment, results: TaskResults) -> None:
         self._deployment = deployment
         self._results = results
@@ -51,7 +49,7 @@ class ResultSettler(HeartbeatTask):
     def settle(self, request_id: str) -> None:
         """Store the result and send the callbacks, if the request has ended and is not settled.
 
-        An error is logged and the request tried again: others wait behind it.
+        An error is logged and the request tried again.
         """
         try:
             self._settle(request_id)

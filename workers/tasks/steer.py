@@ -1,6 +1,6 @@
 """Register the Celery task `paceline.steer`: read the load, decide by `app.beat`, publish the policy.
 
-Each tick is a line of a log if the settings name a file.
+Each tick is logged if the settings name a file.
 """
 
 import json
@@ -25,8 +25,6 @@ WORKERS = ("verify", "draft", FUSE, "control")  # kinds whose busy time is load
 
 
 class Tick(Message):
-    """One tick: a line of the log."""
-
     now_s: float  # wall clock
     load: Load
     before: Policy
@@ -40,7 +38,7 @@ def register(celery: Celery, deployment: Deployment) -> None:
 
 
 def tick(deployment: Deployment) -> None:
-    """Read the load, write the policy. Two ticks at once do no harm: the version decides."""
+    """Concurrent ticks are harmless: the policy's version decides."""
     if not deployment.nodes.try_lock("steer", 0.5):
         return
     before, now_s, load = deployment.nodes.policy(), time.time(), load_of(deployment)
@@ -73,7 +71,7 @@ def _mailbox(deployment: Deployment, mailbox: str) -> MailboxLoad:
 
 
 def _age_s(item: str) -> float:
-    """Read how long an item has waited; 0 if it has no valid time. Mail is not trusted."""
+    """0 for an invalid time."""
     try:
         sent_s = float(json.loads(item)["sent_s"])
     except (ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
 """Admit waiting requests of Celery tasks when there is room: by priority, then first in, first out.
 
 They wait in Redis, not in Celery: its Redis transport takes a task off the queue and stores it as unacknowledged in two
-steps, and a worker killed between them loses the task. A task postponed by `retry` has that risk each second.
+steps, and a worker killed between them loses the task.
 """
 
 import json
@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.5
 
 
 class WaitingTasks(HeartbeatTask):
-    """Admit and end the waiting tasks of one deployment; several processes may, one at a time."""
+    """Several processes may run it, one at a time."""
 
     def __init__(self, deployment: Deployment, results: TaskResults, patience_s: float = PATIENCE_S) -> None:
         self._deployment = deployment
@@ -37,10 +37,7 @@ class WaitingTasks(HeartbeatTask):
         self._revoked: set[str] = set()  # revoked tasks that were looked for in the whole room
 
     def admit(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> bool:
-        """Admit a task's request if there is room and no other goes before it.
-
-        Raises InvalidRequest, StoreUnavailable.
-        """
+        """Admit a task's request if there is room and no other precedes it. Raises InvalidRequest, StoreUnavailable."""
         if self._deployment.requests.task(request_id) is not None:
             return True  # sent twice
         if self._room.before(priority):
@@ -52,13 +49,12 @@ class WaitingTasks(HeartbeatTask):
         return True
 
     def wait(self, request: GenerateRequest, request_id: str, context: dict[str, Any], priority: str = NORMAL) -> None:
-        """Queue a task's request. Raises QueueFull if too many wait already, StoreUnavailable."""
+        """Raises QueueFull if too many wait already, StoreUnavailable."""
         until_s = time.time() + self._patience_s
         item = {"id": request_id, "request": request.model_dump(mode="json"), "task": json.dumps(context)}
         self._room.put(json.dumps({**item, "until_s": until_s}), priority)
 
     def beat(self) -> None:
-        """Admit the requests that there is room for; end those that are revoked or have waited too long."""
         if not len(self._room) or not self._nodes.try_lock("usher", LOOK_EVERY_S):
             return
         self._end_revoked()
@@ -82,7 +78,6 @@ class WaitingTasks(HeartbeatTask):
                 self._room.remove(item, priority)
 
     def _is_dealt_with(self, item: str, has_room: bool) -> bool:
-        """Admit it, or end it; False if there is no room yet."""
         waiting = json.loads(item)
         if waiting["id"] in worker_state.revoked:
             self._results.revoked(_context(waiting), REVOKED)
@@ -115,7 +110,6 @@ class WaitingTasks(HeartbeatTask):
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    """Return whether the time that the sender set (`expires`) is over."""
     expires = json.loads(waiting["task"]).get("expires")
     return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
 

@@ -1,1 +1,1 @@
-"""Record which worker worked on which requests, and when: for timelines in Redis, and for OpenTelemetry."""
+"""Record the workers' spans of work."""

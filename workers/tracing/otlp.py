@@ -1,8 +1,8 @@
 """Send one trace for each request to an OpenTelemetry collector. Needs the packages of requirements-tracing.txt.
 
 No context is passed between processes: a trace's id, and that of its span `request`, are hashes of the request's id.
-`request` is sent by the process that sees the request end. All other spans are its children: `admit`, then for each
-round `wait` (between two steps of the verifier), `verify`, `draft` and `fuse`.
+The process that sees the request end sends `request`. Its children are `admit`, then for each round `wait` (between two
+steps of the verifier), `verify`, `draft` and `fuse`.
 
 Spans wait in a bounded queue for a thread of the SDK, so a slow or absent collector delays nothing.
 """
@@ -34,7 +34,7 @@ Facts = dict[str, str | int | float]
 
 
 class Collector:
-    """Send the spans of one process; `part` of the requests is traced. Implements `Sink`."""
+    """`part` of the requests is traced. Implements `Sink`."""
 
     def __init__(self, url: str, part: float, node: str) -> None:
         self._ids = _Ids()
@@ -96,7 +96,6 @@ class Collector:
         span.end(_ns(max(start_s, end_s)))
 
     def _round(self, request_id: str, span: WorkSpan) -> tuple[int, float]:
-        """Count this step for the request; return its number, and since when the request waited."""
         number, since_s = self._rounds.get(request_id, (0, span.start_s))
         self._rounds[request_id] = number + 1, span.end_s
         self._rounds.move_to_end(request_id)
@@ -106,7 +105,6 @@ class Collector:
 
 
 def ids(request_id: str) -> tuple[int, int]:
-    """Derive the ids of a request's trace and of its span `request`."""
     digest = sha256(request_id.encode()).digest()
     return int.from_bytes(digest[:16]), int.from_bytes(digest[16:24])
 
@@ -117,7 +115,7 @@ def is_traced(request_id: str, part: float) -> bool:
 
 
 class _Ids(RandomIdGenerator):
-    """Use `next` as the ids of the next span if it is set, else random ids."""
+    """Use `next` for the next span's ids if set, else random ones."""
 
     def __init__(self) -> None:
         self.next: tuple[int, int] | None = None

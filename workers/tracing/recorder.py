@@ -1,4 +1,4 @@
-"""Record a process's spans of work, and write them to the timelines in Redis and, if one is named, to a collector.
+"""Record a process's spans of work, and write them to Redis' timelines and to a configured collector.
 
 The working thread only appends; the heartbeat's thread writes.
 """
@@ -21,8 +21,6 @@ MOST_WAITING = 65_536  # spans between two flushes; far more than a heartbeat's 
 
 
 class Recorder:
-    """The spans of one worker; `kind` names those of its own work."""
-
     def __init__(self, settings: Settings, traces: Traces, kind: str, node: str) -> None:
         """Raises InvalidSettings."""
         timelines = Timelines(traces, kind, node)
@@ -40,16 +38,15 @@ class Recorder:
         self._request_ids = tuple(request_ids)
 
     def end_work(self) -> None:
-        """Record the piece of work under way, if it has requests."""
         if self._request_ids:
             self.record(WorkSpan(self._kind, self._start_s, time.time(), self._request_ids))
 
     def record(self, span: WorkSpan) -> None:
-        """Keep a span until the next flush. Any thread may call."""
+        """Thread-safe."""
         self._waiting.append(span)
 
     def flush(self, progress: Mapping[str, RequestProgress]) -> None:
-        """Write the waiting spans, and how far requests are. Raises StoreUnavailable."""
+        """Write the waiting spans and the requests' progress. Raises StoreUnavailable."""
         spans = []
         while self._waiting:
             spans.append(self._waiting.popleft())
@@ -57,7 +54,6 @@ class Recorder:
             sink.write(spans, progress)
 
     def close(self) -> None:
-        """Write the rest; wait for the collector for a while."""
         with suppress(StoreUnavailable):
             self.flush({})
         for sink in self.sinks:

@@ -1,4 +1,4 @@
-"""Define a span of work, and the protocol of the places that spans are written to."""
+"""Define a span of work, and the protocol of its sinks."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -7,7 +7,7 @@ from app.verifier.metrics import RequestProgress
 
 
 class WorkSpan(NamedTuple):
-    """A piece of work on requests, named by the kind of its worker; seconds of the wall clock."""
+    """Named by the kind of its worker; seconds of the wall clock."""
 
     name: str
     start_s: float
@@ -16,7 +16,7 @@ class WorkSpan(NamedTuple):
 
 
 class Sink(Protocol):
-    """A place that spans are written to, from the heartbeat's thread."""
+    """Called from the heartbeat's thread."""
 
     def write(self, spans: Sequence[WorkSpan], progress: Mapping[str, RequestProgress]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Write spans of work to the timelines of the latest requests in Redis, for the dashboard and `bench timeline`."""
+"""Write spans to the latest requests' timelines in Redis, for the dashboard and `bench timeline`."""
 
 import json
 from collections import OrderedDict
@@ -16,7 +16,7 @@ MOST_KNOWN = 256  # requests
 
 
 class Timelines:
-    """Write the spans of one worker. Implements `Sink`.
+    """Implements `Sink`.
 
     Of a larger batch, every process chooses the same MOST_OF_BATCH requests in every step.
     """
@@ -27,7 +27,7 @@ class Timelines:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def write(self, spans: Sequence[WorkSpan], progress: Mapping[str, RequestProgress]) -> None:
-        """Write the worker's own spans, and how far their requests are. Raises StoreUnavailable."""
+        """Raises StoreUnavailable."""
         found: dict[str, list[TraceSpan]] = {}
         own = [span for span in spans if span.request_ids and span.name == self._kind]
         for _, start_s, end_s, request_ids in own[-MOST_WRITTEN:]:
@@ -43,8 +43,7 @@ class Timelines:
         wanted = {**found, **facts}
         self._store.add(Trace(trace_name(id_), facts.get(id_, {}), found.get(id_, [])) for id_ in wanted)
 
-    def close(self) -> None:
-        """Do nothing: the connection is the deployment's."""
+    def close(self) -> None: ...
 
 
 def _chosen(request_ids: tuple[str, ...]) -> Sequence[str]:

@@ -1,3 +1,1 @@
-"""Run a pass of a model on a CPU: the compiled forward, the model's own modules, and the runner
-around them.
-"""
+"""Run models on a CPU."""

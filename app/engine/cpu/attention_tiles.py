@@ -1,4 +1,4 @@
-"""Lay a packed forward through transformers' modules out: slots to write, and tiles of rows to attend."""
+"""Lay out a packed forward through transformers' modules."""
 
 from typing import NamedTuple
 
@@ -19,8 +19,6 @@ class Kind(NamedTuple):
 
 
 class Layout:
-    """A packed batch as tensors: each attention layer gets it, and notes here how it attends."""
-
     def __init__(self, plan: PackedBatch, num_heads: int, num_key_heads: int) -> None:
         self.plan, self.kv = plan, plan.kv
         self.num_heads, self.num_key_heads = num_heads, num_key_heads
@@ -44,7 +42,7 @@ class Layout:
         return self._tiles[window]
 
     def _cut(self, span: PackedSpan, window: int | None) -> list[Tile]:
-        """Cut a span into tiles, each with the pages up to its last row. Padding rows see slot 0, to stay finite."""
+        """Padding rows see slot 0, to stay finite."""
         count, fold, size = len(span.rows), self.num_heads // self.num_key_heads, self.kv.page_tokens
         height = next((h for h in HEIGHTS if h >= count and h * fold >= MIN_ROWS), CHUNK_HEIGHT)
         tiles = []
@@ -70,6 +68,5 @@ class Layout:
 
 
 def _places(numbers: list[int]) -> torch.Tensor | slice:
-    """Return the index of these numbers: a slice where they rise by one."""
     first, end = numbers[0], numbers[0] + len(numbers)
     return slice(first, end) if numbers == [*range(first, end)] else torch.tensor(numbers)

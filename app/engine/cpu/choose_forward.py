@@ -30,11 +30,11 @@ def choose_forward(
     file: Path | None = None,
     activations: Activations = "float32",
 ) -> Forward:
-    """Return the fused forward if it knows the model's family, else the modules, whose rows keep their bits.
+    """Return the fused forward if it supports the model's family, else the modules, made to keep rows' bits.
 
-    `weights`: as the files hold them; the modules' own where those are others. `file`: for what is found out. The model
-    must not be used afterwards. Raises ModelRefused for one that ignores the attention interface, NoIntegerProducts for
-    int8 activations of one that is not fused.
+    `weights`: as the files hold them; the modules' own if different. `file`: caches the spec. The model must not be
+    used afterwards. Raises ModelRefused for a model that ignores the attention interface, NoIntegerProducts for int8
+    activations of an unfused one.
     """
     model.eval()
     model.requires_grad_(False)
@@ -54,7 +54,6 @@ def choose_forward(
 
 
 def _fuse(hooked: HookedForward, weights: Weights, file: Path | None, activations: Activations) -> FusedForward:
-    """Return the fused forward, once it has given the modules' logits. Raises NotFusable."""
     check_llama_shape(hooked.model)
     if hooked.model.device.type != "cpu":
         raise NotFusable("the model is not on the CPU")

@@ -1,4 +1,4 @@
-"""Turn a packed batch whose sequences are to be drafted for into the arrays of `kernels.cpu.chain`."""
+"""Turn a packed batch into the arrays of `kernels.cpu.chain`."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from kernels.cpu.shapes import Step
 
 
 def chain_of(plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None) -> Chain:
-    """Return the arrays for `depth` guesses of each sequence in the plan, which holds pages for all but the last guess.
+    """The plan holds pages for all but the last of `depth` guesses.
 
-    floor: the product of confidences at which drafting ends. head_ids: (Vh,) int64, empty: all. absent: (B, hidden)
-    float32 or None, added to the embeddings of guesses.
+    floor: drafting ends below this product of confidences. head_ids: (Vh,) int64, empty: all. absent: (B, hidden)
+    float32, added to the embeddings of guesses.
     """
     batch = len(plan.spans)
     rows = np.arange(batch)

@@ -1,4 +1,4 @@
-"""Compare a forward's logits with another's that should be the same."""
+"""Compare two forwards' logits."""
 
 import torch
 
@@ -14,7 +14,6 @@ TOLERANCE: dict[Activations, float] = {"float32": 1e-3, "int8": 1.0}  # of the l
 
 @torch.inference_mode()
 def trial(forward: Forward) -> torch.Tensor:
-    """Return the logits (N, V) float32 of probe tokens read in two pieces, the second one's."""
     kv = KVCache(forward.shape.num_layers, 4, forward.shape.num_key_heads, forward.shape.head_dim, 32)
     sequence = probe(TOKENS, forward.vocab_size)
     PagePool(4, 32).try_grow(sequence.pages, TOKENS)

@@ -1,4 +1,4 @@
-"""Declare the forward of a model: a packed batch goes in, the logits of its wanted rows come out."""
+"""Declare the forward of a model."""
 
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ class Output(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """A look at a pass between two layers, which may drop rows (`app.engine.early_exit.rows`)."""
+    """A hook between two layers, which may drop rows."""
 
     layers: tuple[int, ...]  # after so many layers, rising
     took_s: float  # seconds of the pass that they took; the forward adds to it
@@ -42,6 +42,6 @@ class Forward(Protocol):
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
         """Write the rows' keys and values, and return the wanted rows' logits. Raises ModelRefused.
 
-        Rows that `checkpoints` drop have no logits, and keys and values in the first layers only.
+        Dropped rows have no logits.
         """
         ...

@@ -1,4 +1,4 @@
-"""Run a Llama-shaped model as one compiled forward, built from its weights and a ModelSpec."""
+"""Run a Llama-shaped model as one compiled forward."""
 
 import time
 from functools import lru_cache
@@ -34,13 +34,11 @@ TYPES = {torch.bfloat16: "BF16", torch.float16: "F16"}  # ggml's names
 
 
 class FusedForward:
-    """A Llama-shaped model's weights, packed, and the memory its steps work in."""
-
     def __init__(self, spec: ModelSpec, weights: Weights, activations: Activations = "float32") -> None:
-        """Pack the weights in the types they have. Raises KeyError for a missing weight.
+        """Pack the weights in their own types, or as float32. Raises KeyError for a missing weight.
 
-        A type without a kernel is expanded to float32. With int8 `activations` weights of integers are multiplied by
-        rows rounded to int8: another target. Raises NoIntegerProducts where no weight is of integers.
+        int8 `activations` round the rows of integer weights: another target. Raises NoIntegerProducts if no weight is
+        of integers.
         """
         self._rounds = activations == "int8"
         self.shape = KVShape(spec.num_layers, spec.num_key_heads, spec.head_dim)
@@ -57,7 +55,7 @@ class FusedForward:
         self.work_with(self._most_threads)
 
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """Implement `Forward.logits`, float32. Raises ValueError for tokens outside the tables."""
+        """Raises ValueError for tokens outside the tables."""
         self._check(plan, ahead=0)
         step = step_of(plan, self._least_tiles)
         room, logits, best = self._rooms.room(step)
@@ -91,19 +89,18 @@ class FusedForward:
         self._waking_s = max(awake) - started
 
     def work_with(self, threads: int) -> None:
-        """Run on `threads` threads, at most as many as at first, where the calling thread may run."""
+        """Use at most the first number of threads, on the calling thread's cores."""
         self._team = team(min(threads, self._most_threads))
         self._rooms.threads = self._team.size
         self._least_tiles = -(-2 * self._team.size // self.shape.num_key_heads)  # each is attended a key head at a time
 
     def last_hidden(self, rows: int) -> np.ndarray:
-        """Return a copy (rows, d) float32 of the last pass's final normed states, of all its rows."""
+        """Copy the last pass's final normed states, (rows, d) float32."""
         return self._rooms.normed(rows)
 
     def chain(
         self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
     ) -> Chain:
-        """Guess up to `depth` tokens for each of the plan's sequences; arguments and result as `chain_of` says."""
         self._check(plan, ahead=depth - 1)
         step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent)
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
@@ -113,8 +110,7 @@ class FusedForward:
         return chain
 
     def _check(self, plan: PackedBatch, ahead: int) -> None:
-        """Raise ValueError for a token or position outside the tables: the kernels would read any
-        memory there."""
+        """Raise ValueError outside the tables: kernels check no bound."""
         if plan.kv is not self._kv:
             self._attach(plan.kv)
         if max(plan.positions) + ahead >= self._positions or not 0 <= min(plan.ids) <= max(plan.ids) < self.vocab_size:
@@ -200,11 +196,9 @@ class FusedForward:
         return slots
 
     def _embedding(self, spec: ModelSpec, weights: Weights, head: int) -> tuple[int, int]:
-        """Return the addresses of the embedding's kernel and of the embedding, packed. Raises ValueError for another
-        shape.
+        """Return the addresses of kernel and packed embedding. `head`: the packed head's, shared if equal, or 0.
 
-        `head`: the address of the head as its file has it, which is the embedding's too where they are the same
-        numbers, or 0.
+        Raises ValueError for another shape.
         """
         weight = weights[EMBEDDING]
         if _shape(weight) != (spec.vocab_size, spec.hidden):
@@ -215,7 +209,6 @@ class FusedForward:
         return ROW[kind].address, self._hold(packed)
 
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
-        """Return the addresses of a weight's kernel and of the packed weight; 1 if the kernel takes rounded rows."""
         if _shape(weight) != (columns, depth):
             raise ValueError(f"a weight has shape {_shape(weight)}, expected {(columns, depth)}")
         kind, rows = _stored(weight)
@@ -228,7 +221,6 @@ class FusedForward:
         return LINEAR[kind].address, self._hold(packed), 0
 
     def _hold(self, array: np.ndarray) -> int:
-        """Keep an array alive and return its address; 0 for an empty one."""
         if array.size == 0:
             return 0
         self._held.append(array)
@@ -250,7 +242,6 @@ def _shape(weight: Weight) -> tuple[int, int]:
 
 
 def _kind(weight: Weight) -> str:
-    """Return the type in which a weight is packed: its own, or F32 where that has no kernel."""
     kind, depth = _stored(weight)[0], _shape(weight)[1]
     return kind if kind in FORMATS and depth % FORMATS[kind].depth == 0 else "F32"
 
@@ -262,7 +253,7 @@ def _packed(weight: Weight) -> tuple[str, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def packed_once(embedding: Weight) -> tuple[str, np.ndarray]:
-    """Return an embedding packed: the drafters of a process share their target's."""
+    """Share it between all models of a process."""
     return _packed(embedding)
 
 
@@ -283,7 +274,7 @@ def _stored(weight: Weight) -> tuple[str, np.ndarray]:
 
 
 def _in_turn(one: Weight, other: Weight) -> Weight:
-    """Return sixteen rows of each in turn: a pair of blocks is then made and used together."""
+    """Interleave sixteen rows of each: `open_gate` takes a pair of blocks at a time."""
     if isinstance(one, Blocks) and isinstance(other, Blocks) and one.type == other.type:
         return Blocks(one.type, _pairs(one.rows, other.rows), one.depth)
     if isinstance(one, Blocks) or isinstance(other, Blocks) or one.dtype != other.dtype:

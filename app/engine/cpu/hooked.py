@@ -1,6 +1,6 @@
 """Run any Hugging Face causal LM's own modules as a forward: the oracle, and the fallback for other families.
 
-Every linear layer runs on the compiled product, and activations on whole vectors, so that rows keep their bits.
+Linear layers run on the compiled product, and activations on whole vectors, so that rows keep their bits.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ SERIAL = 2**14  # numbers that it surely leaves to one thread
 
 class HookedForward:
     def __init__(self, model: PreTrainedModel) -> None:
-        """Take over the modules. Raises ModelRefused for a model that ignores the attention interface."""
+        """Take over the modules. Raises ModelRefused."""
         if not getattr(model, "_can_set_attn_implementation", lambda: False)():
             name = type(model).__name__
             raise ModelRefused(f"{name} ignores transformers' attention interface, so it cannot be served")
@@ -47,7 +47,7 @@ class HookedForward:
 
     @torch.inference_mode()
     def logits(self, plan: PackedBatch, checkpoints: Checkpoints | None = None) -> Output:
-        """Implement `Forward.logits`, float32. Raises ValueError for a plan that adds to the embeddings."""
+        """Raises ValueError for a plan that adds to the embeddings."""
         if plan.added is not None:
             raise ValueError("a hooked model's embeddings take no addition")
         layout = Layout(plan, self._num_heads, self.shape.num_key_heads)
@@ -76,8 +76,7 @@ class HookedForward:
 class WholeVectors(nn.Module):
     """An activation whose rows keep their bits; (..., N) -> (..., N) float32.
 
-    torch computes the last few numbers of a thread's share in another way than the vectors before them. Here rows are
-    padded to whole vectors, and go in pieces for one thread.
+    torch computes a share's last few numbers differently from whole vectors: rows are padded, in pieces for one thread.
     """
 
     def __init__(self, activation: nn.Module) -> None:
@@ -92,7 +91,6 @@ class WholeVectors(nn.Module):
 
 
 def keep_bits(model: nn.Module) -> None:
-    """Replace linear layers by packed twins and activations by those of whole vectors."""
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if _is_linear(layer):
@@ -102,7 +100,6 @@ def keep_bits(model: nn.Module) -> None:
 
 
 def round_weights(model: nn.Module, wanted: WeightsAs) -> None:
-    """Round the linear layers' weights as `weights_as` does; embeddings stay as they are."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
             layer.weight = nn.Parameter(dense(round_linear(layer.weight, wanted)), requires_grad=False)
@@ -113,7 +110,6 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _weight(layer: nn.Module) -> torch.Tensor:
-    """Return a layer's weight as (N, K); GPT-2's Conv1D holds it transposed."""
     weight = layer.get_parameter("weight")
     return weight.T if type(layer) is Conv1D else weight
 
@@ -135,7 +131,6 @@ def _attention(
     layout: Layout | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Write the rows' keys and values to their slots, and attend to the sequences' pages; (1, T, H, D)."""
     if layout is None:
         raise ModelRefused("the model does not pass extra arguments to its attention layers")
     if s_aux is not None:

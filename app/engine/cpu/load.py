@@ -1,6 +1,4 @@
-"""Load a Hugging Face causal LM, unforked, and choose the fastest forward that gives its own
-modules' logits.
-"""
+"""Load a Hugging Face causal LM, unforked, and choose the fastest equivalent forward."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model's origin: its weights by name, and its modules for the code that needs them."""
-
     folders: tuple[Path, ...]  # whose files decide the model's logits
     weights: Callable[[], Weights]
     modules: Callable[[], "PreTrainedModel"]
@@ -33,10 +29,9 @@ def load(
     home: Path | None = None,
     activations: Activations = "float32",
 ) -> Forward:
-    """Load a model, its weights as wanted and its products in these activations. Raises ModelRefused.
+    """Load a model. Raises ModelRefused.
 
-    With `home`, what is found out about it is kept there, and the next start takes a fraction of
-    the time.
+    `home` keeps what is measured of it, which makes the next start far shorter.
     """
     found = source if isinstance(source, Source) else _in_folder(source)
     weights, file = found.weights(), None

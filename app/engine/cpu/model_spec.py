@@ -1,6 +1,4 @@
-"""Describe a Llama-shaped model beside its weights: what the fused forward needs of its
-configuration.
-"""
+"""Describe a Llama-shaped model's configuration for the fused forward."""
 
 from typing import Any
 
@@ -14,8 +12,7 @@ TURNED_ALIKE = 1e-6  # how far our sines may be from the modules'
 
 
 class ModelSpec(BaseModel):
-    """Sizes and constants of a model. Its numbers are the modules' own, so that JSON keeps them to
-    the last bit."""
+    """Sizes and constants of a model; JSON keeps the numbers to the last bit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +32,6 @@ class ModelSpec(BaseModel):
 
     @property
     def positions(self) -> int:
-        """Return the number of positions in the tables of sines."""
         return self.max_positions + SLACK
 
     def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,10 +42,7 @@ class ModelSpec(BaseModel):
 
 
 def model_spec_of(hooked: Any) -> ModelSpec:
-    """Return the spec of a model whose HookedForward has made a pass, which shows how layers attend.
-
-    Raises NotFusable.
-    """
+    """`hooked` has made a pass. Raises NotFusable."""
     model: Any = hooked.model
     config, inner = model.config.get_text_config(), model.model.layers[0].mlp.gate_proj.out_features
     if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or inner % LANES:

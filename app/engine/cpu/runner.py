@@ -1,4 +1,4 @@
-"""Run batch entries over one model on the CPU: entries in, rows of logits out."""
+"""Run batch entries over one model on the CPU."""
 
 from collections import Counter
 from collections.abc import Sequence as Listed
@@ -23,7 +23,7 @@ from kernels.sampling.target_token import shaped, target_token_reference
 
 @dataclass(slots=True)
 class CPURows:
-    """A final batch entry's logits: row 0 for its last token, row i for tree node i."""
+    """Row 0 follows the entry's last token, row i tree node i."""
 
     rows: torch.Tensor  # (1 + N, V) float32
     greedy: torch.Tensor | list[int]  # (1 + N,) argmax of each row
@@ -40,7 +40,7 @@ class CPURows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
-        """Return log-probabilities of `token` and of the `top` likeliest, equal ones by rising id."""
+        """Equal ones by rising id."""
         logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
         if not top:
             return token_logprobs(float(logprobs[token]), [], [])
@@ -62,13 +62,11 @@ class CPURows:
         return None if self.states is None else self.states[self.row(node)].astype("<f2").tobytes()
 
     def row(self, node: int) -> int:
-        """Return the row of a node in `rows`. Raises KeyError for one that was pruned."""
+        """Raises KeyError for a pruned node."""
         return node if self.places is None else self.places[node]
 
 
 class ModelRunner(PagedRunner):
-    """A runner of batch entries over one model and its paged KV cache, on the CPU."""
-
     def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
         self.model = model
         self.predictor: Predictor | None = None  # of rows that leave early; None: no early exit
@@ -78,9 +76,9 @@ class ModelRunner(PagedRunner):
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
-        """Run one packed pass over reserved pages; return logits for final batch entries, None for prompt chunks.
+        """Return logits for final batch entries, None for prompt chunks.
 
-        added: (T, hidden) float32 or None, see `PackedBatch`. Raises ArithmeticError when logits are not finite; then
+        added: (T, hidden) float32, see `PackedBatch`. Raises ArithmeticError for logits that are not finite; then
         `invalidate` the entries.
         """
         packed = plan(works, self.kv)
@@ -109,15 +107,12 @@ class ModelRunner(PagedRunner):
         return out
 
     def _checkpoints(self, works: list[BatchEntry]) -> Checkpoints | None:
-        """Return the pruner of this pass; None where no batch entry may lose rows, or there is no predictor."""
         if self.predictor is None or not any(work.may_exit for work in works):
             return None
         return RowPruner(self.predictor, works)
 
     def try_reserve(self, work: BatchEntry, ahead: int = 0) -> bool:
-        """Reserve pages for an entry's rows, its tree's forks, and `ahead` tokens more; False, with none taken, for too
-        few.
-        """
+        """`ahead`: tokens beside the entry's rows and forks. All or none."""
         size, below = self.pool.page_tokens, work.start + len(work.tokens)
         branches = forks(work.tree)
         held = len(work.sequence.pages)
@@ -135,7 +130,7 @@ class ModelRunner(PagedRunner):
         return False
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
-        """Keep the accepted nodes' keys and values and release the rest: a fork's pages replace the sequence's own."""
+        """A fork's pages replace the sequence's own."""
         pages, below = work.sequence.pages, work.start + len(work.tokens)
         if path and path[-1] not in work.tree.main_branch():
             fork = next(fork for fork in work.forks if fork.path[: len(path)] == path)

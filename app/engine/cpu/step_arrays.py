@@ -1,4 +1,4 @@
-"""Turn a packed batch into the flat arrays of a fused step, and hold the memory that steps work in."""
+"""Turn a packed batch into a fused step's flat arrays, and hold its working memory."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from kernels.cpu.threads import HEADER
 
 
 def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
-    """Return the plan's rows in tiles of at most TILE rows of one chain, their keys in splits of SPLIT positions.
+    """Cut rows into tiles of at most TILE rows of one chain, their keys into splits of SPLIT positions.
 
-    Tiles are lower where there would be fewer than `least_tiles`: threads would have nothing to do.
+    Tiles are lower if there are fewer than `least_tiles`, so that all threads have work.
     """
     height = TILE
     while height > 1 and sum(-(-len(span.rows) // height) for span in plan.spans) < least_tiles:
@@ -66,7 +66,7 @@ class Rooms:
     def room(self, step: Step, lines: int = 0) -> tuple[Room, np.ndarray, np.ndarray]:
         """Return (the room, logits (N, V in whole blocks) float32, best (N,) int64); the caller keeps the last two.
 
-        `lines`: more than the step's own rows by splits of their keys, if further steps follow.
+        `lines`: a larger number of rows by splits of their keys, for further steps.
         """
         self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
         self._words[HEADER:] = 0
@@ -75,11 +75,11 @@ class Rooms:
         return self._room._replace(threads=self.threads, logits=logits.ctypes.data, best=best), logits, best
 
     def read(self, wanted: int) -> np.ndarray:
-        """Return a copy (N, hidden) float32 of the normed states that the last step's head read."""
+        """Copy the last head's input (N, hidden) float32."""
         return self._update[:wanted].copy()
 
     def states(self, rows: int) -> np.ndarray:
-        """Return the first rows' states (rows, d) float32 between two layers, before any norm; no copy."""
+        """View the first rows' states (rows, d) float32 between two layers, before any norm."""
         return self._hidden[:rows]
 
     def compact(self, rows: np.ndarray) -> None:
@@ -88,7 +88,7 @@ class Rooms:
         self._normed[: len(rows)] = self._normed[rows]
 
     def normed(self, rows: int) -> np.ndarray:
-        """Return a copy of the first rows (rows, d) float32 as the last step's last norm left them."""
+        """Copy the first rows (rows, d) float32 of the last step's final norm."""
         return self._normed[:rows].copy()
 
     def _grow(self, rows: int, lines: int) -> None:

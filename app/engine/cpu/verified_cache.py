@@ -1,7 +1,4 @@
-"""Keep what a fused model's first start has found out, so that the next start needs nothing but its weights.
-
-The spec is kept with some of the modules' logits: a forward built from it that gives other logits is not used.
-"""
+"""Cache a fused model's spec, with some of the modules' logits as a check."""
 
 from pathlib import Path
 
@@ -44,10 +41,7 @@ def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activat
 
 
 def remember(file: Path, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
-    """Write the spec and a sample of the modules' logits (N, V) float32 in the trial; names:
-
-    of the modules' weights.
-    """
+    """`expected`: the modules' logits (N, V) float32 in the trial; names: of their weights."""
     known = VerifiedModel(spec=spec, names=names, logits=_sample(expected).tolist(), spread=float(expected.std()))
     write_cached(file, known.model_dump_json())
 

@@ -19,7 +19,6 @@ class Features:
     absent: np.ndarray  # (d,) float32
 
     def rows(self, works: list[BatchEntry]) -> np.ndarray:
-        """Return the vectors to add to the entries' packed rows, (T, d) float32."""
         rows = np.tile(self.absent, (sum(len(work.tokens) for work in works), 1))
         last = -1
         for work in works:
@@ -41,10 +40,7 @@ class Features:
 
 
 def features_of(weights: dict[str, Weight]) -> Features | None:
-    """Take a drafter's features out of its weights:
-
-    `feature.weight` (d, d'), `feature.bias` (d,), `absent` (d,), or None.
-    """
+    """Take `feature.weight` (d, d'), `feature.bias` (d,) and `absent` (d,) out of the weights, or None."""
     if "feature.weight" not in weights:
         return None
     names = ("feature.weight", "feature.bias", "absent")

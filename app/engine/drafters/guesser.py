@@ -1,4 +1,4 @@
-"""Guess with a drafter's model: the two best next tokens of each sequence, with the target's own noise (design D1)."""
+"""Guess each sequence's two best next tokens with the target's own noise (design D1)."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ ALIKE = 1e-3  # relative difference allowed between two computations of a confid
 
 
 class ModelGuesser:
-    """A drafter's model over paged KV, whose logits become guesses. For one thread."""
+    """For one thread."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class ModelGuesser:
         self.max_context = forward.max_positions
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
-        """Reserve the pages of an entry's rows and `ahead` tokens more; False: too few are free."""
         return self._runner.try_reserve(work, ahead)
 
     def release(self, sequence: CachedSequence) -> None:
@@ -55,10 +54,9 @@ class ModelGuesser:
         self._runner.invalidate(work)
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return each final entry's next guess, or up to `depth`, each going on from the one before.
+        """Return each final entry's next guess, or a chain of up to `depth`.
 
-        Ends early when no entry's confidences multiply to `floor`. Raises ArithmeticError for logits that are not
-        finite.
+        Ends when every product of confidences is below `floor`. Raises ArithmeticError for logits that are not finite.
         """
         can_chain = isinstance(self.model, FusedForward)
         chains = [w for w in works if can_chain and w.final and is_greedy(w)]
@@ -68,7 +66,7 @@ class ModelGuesser:
         return [found[id(work)] for work in works]
 
     def check(self) -> None:
-        """Guess some tokens in one call and one by one; raise ModelRefused where they differ."""
+        """Raise ModelRefused unless guesses in one call equal guesses one by one."""
         sequence = probe(PROBED, self.model.vocab_size)
         whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
         if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
@@ -97,7 +95,6 @@ class ModelGuesser:
         return found
 
     def _chains(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return up to `depth` guesses of entries that need no noise, by the compiled forward."""
         if not works or not isinstance(self.model, FusedForward):
             return []
         packed = plan(works, self._runner.kv)
@@ -115,10 +112,7 @@ class ModelGuesser:
 
 
 def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """Return the two largest of each row of logits (N, Vh) float32; `head_ids`:
-
-    (Vh,) int64 or None, the columns' tokens.
-    """
+    """Return the two largest of each row of logits (N, Vh); `head_ids`: (Vh,) int64, the columns' tokens."""
     values, best = logits.topk(min(2, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
     tokens = (best if head_ids is None else head_ids[best]).tolist()
@@ -126,9 +120,7 @@ def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess
 
 
 def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
-    """Return the best and second best of log q + G of logits (Vh,) float32, G the target's noise at `position` (design
-    D1).
-    """
+    """Return the two best of log q + G of logits (Vh,) float32, G the target's noise (design D1)."""
     kept, z = filtered(logits, choice_of(sampling))
     ids = kept if head_ids is None else head_ids[kept]
     scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)

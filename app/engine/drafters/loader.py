@@ -1,7 +1,7 @@
-"""Load a drafter's model: a folder and the target's go in, a `ModelGuesser` comes out.
+"""Load a drafter's model for a target.
 
-With `"embedding": "target"` in its drafter.json it brings only its layers: embedding and head are rows of the target's
-embedding, the head trimmed to the tokens in `head_ids`.
+With `"embedding": "target"` in its drafter.json it has only layers: embedding and head are rows of the target's
+embedding, the head's those of the tokens in `head_ids`.
 """
 
 import json
@@ -43,10 +43,7 @@ def load_guesser(
     home: Path | None = None,
     activations: Activations = "float32",
 ) -> ModelGuesser:
-    """Load the drafter in `folder` for the target in `target`, and compile its forward where need be.
-
-    Raises ModelRefused.
-    """
+    """Raises ModelRefused."""
     card = card_of(folder)
     if card.get("embedding") != "target":
         forward = _forward(folder, weights, home, activations)
@@ -72,15 +69,14 @@ def _forward(source: Path | Source, weights: WeightsAs, home: Path | None, activ
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """Read the folder's drafter.json; empty where there is none."""
     file = folder / "drafter.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:
-    """Read the drafter in `folder` and put it on the target's embedding; weights stay as the files hold them.
+    """Read a drafter with the target's embedding; weights stay as the files hold them.
 
-    `wanted`: the hash of the embedding that it was distilled on. Raises ModelRefused where the target's differs.
+    `wanted`: the hash of the embedding it was distilled on. Raises ModelRefused if the target's differs.
     """
     if wanted is not None and embedding_sha256(target) != wanted:
         raise ModelRefused(f"{folder} was distilled from another target: its embedding differs")

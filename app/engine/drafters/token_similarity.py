@@ -1,4 +1,4 @@
-"""Measure how near drafted tokens came to the committed ones: CoSine's agreement (arXiv:2503.10325)."""
+"""Measure the similarity of drafted to committed tokens: CoSine's agreement (arXiv:2503.10325)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

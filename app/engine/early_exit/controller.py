@@ -1,8 +1,8 @@
-"""Decide which steps may drop draft rows in the middle of a pass (design D5), and what that does to step costs.
+"""Decide which steps may drop draft rows in the middle of a pass (design D5).
 
-FASER's gate (papers 2.2): a step has checkpoints where the rows expected to be rejected, times the layers
-behind the first checkpoint, take longer than checkpoints took in steps of about as many draft tokens. The
-share of draft tokens that is rejected comes from the steps before.
+FASER's gate (papers 2.2): a step has checkpoints if the rows expected to be rejected, times the layers behind the first
+checkpoint, take longer than checkpoints took in steps of about as many draft tokens. The expected share of rejected
+tokens comes from earlier steps.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,16 @@ DECAY = 0.95  # of what is known of earlier steps, at a new one
 
 
 class ExitReport(NamedTuple):
-    """What the checkpoints of a pass took and saved."""
-
     took_s: float = 0.0
     left: tuple[tuple[float, int, int], ...] = ()  # each time rows left: (`rest` there, rows before, rows after)
 
 
 class EarlyExitController:
-    """The gate of early exit, for the thread that runs the target."""
-
     def __init__(
         self, mode: Mode = "off", rest: float = 0.0, exits: Callable[[], ExitReport] = lambda: ExitReport()
     ) -> None:
-        """`rest`: the share of a row's cost that comes after the first checkpoint; 0: the target has none.
-
-        `exits` returns the report of the last pass.
+        """`rest`: the share of a row's cost after the first checkpoint; 0: no checkpoints. `exits` reports on the last
+        pass.
         """
         self.dropped = self.looked_at = 0  # nodes
         self.cut = 0  # of those dropped, the right ones that a verdict ended above
@@ -44,10 +39,7 @@ class EarlyExitController:
         self._verified = self._rejected = 0.0  # decaying sums of draft tokens
 
     def allow(self, works: list[BatchEntry], costs: StepCosts, *, is_wanted: bool = True) -> None:
-        """Let the entries' rows leave the pass if that may pay.
-
-        `is_wanted`: the policy wants it; mode `on` disregards that and the gate.
-        """
+        """`is_wanted`: by the policy; mode `on` ignores it and the gate."""
         if self._mode == "off" or not any(work.tree.tokens for work in works):
             return
         if self._mode == "auto" and not (is_wanted and self._may_pay(works, costs)):
@@ -56,7 +48,6 @@ class EarlyExitController:
             work.may_exit = work.final and len(work.tree) > 0
 
     def update(self, works: list[BatchEntry], verdicts: Listed[Verdict | None]) -> None:
-        """Learn from a batch that has run."""
         verified = sum(len(work.tree) for work in works)
         accepted = sum(len(verdict.path) for verdict in verdicts if verdict is not None)
         self._verified = DECAY * self._verified + verified
@@ -71,10 +62,7 @@ class EarlyExitController:
         self._took_s[size] = DECAY * self._took_s.get(size, took_s) + (1.0 - DECAY) * took_s
 
     def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float, reading_s: float = 0.0) -> float:
-        """Return the seconds that a step of `took_s` had taken with all rows, for the step costs.
-
-        `reading_s`: what of it contexts were expected to take, for the error.
-        """
+        """Return the seconds of a step of `took_s` had it kept all rows. `reading_s`: the part for contexts."""
         if not any(work.may_exit for work in works):
             return took_s
         report = self._exits()
@@ -85,7 +73,6 @@ class EarlyExitController:
         return max(0.0, took_s - report.took_s) * whole_s / (whole_s - saved_s)
 
     def _may_pay(self, works: list[BatchEntry], costs: StepCosts) -> bool:
-        """Tell whether the rows expected to be rejected are worth a look; in steps of a new size one is tried."""
         if self._verified == 0.0:
             return False
         nodes, rows = sum(len(work.tree) for work in works), _rows(works)

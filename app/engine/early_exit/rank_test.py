@@ -1,8 +1,8 @@
-"""Test draft tokens by their rank at a state half way: FASER's early exit (arXiv:2604.20503, papers 2.2).
+"""Test draft tokens by their rank in an intermediate state: FASER's early exit (arXiv:2604.20503, papers 2.2).
 
-At a checkpoint a node's parent has the state h (d,). With E the head's rows, g the weight of the last
-norm and C some hundred frequent tokens, the logits are z = E (g h / rms(h)). A token is rejected where K
-tokens of C or more have a larger logit; K falls with depth. `./paceline fit-pruning` finds C and K.
+At a checkpoint a node's parent has the state h (d,). With E the head's rows, g the last norm's weight and C some
+hundred frequent tokens, z = E (g h / rms(h)). A token is rejected if K or more tokens of C have a larger z; K falls
+with depth. `./paceline fit-pruning` finds C and K.
 """
 
 import json
@@ -25,20 +25,19 @@ EPSILON = 1e-5
 
 
 class RowCost(NamedTuple):
-    """The multiply-adds of a target's row, without attention's."""
+    """Multiply-adds, without attention's."""
 
     num_layers: int
     layer: int  # of one layer
     head: int
 
     def checkpoints(self, layers: Iterable[int]) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints after these layers."""
         whole = self.num_layers * self.layer + self.head
         return tuple(Checkpoint(n, ((self.num_layers - n) * self.layer + self.head) / whole) for n in sorted(layers))
 
 
 class Lens:
-    """The target's last norm and head, which read states half way as logits of single tokens."""
+    """Read intermediate states as logits of single tokens, by the target's last norm and head."""
 
     def __init__(self, norm: np.ndarray, head: Weight, common: np.ndarray) -> None:
         """norm: (d,) float32; head: (V, d), expanded row by row; common: (C,) int64, the frequent tokens."""
@@ -47,11 +46,11 @@ class Lens:
 
     @classmethod
     def of(cls, target: Path, common: np.ndarray) -> Self:
-        """Read norm and head of the model in a folder. Raises ModelRefused."""
+        """Raises ModelRefused."""
         return cls(dense(_weight(target, ("model.norm.weight",))).numpy(), _weight(target, HEADS), common)
 
     def likelier(self, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Count the frequent tokens likelier than tokens (n,) int64 at states (n, d) float32; return (n,) int64."""
+        """Count the frequent tokens likelier than tokens (n,) at states (n, d) float32; return (n,) int64."""
         scale = np.sqrt(np.square(states).mean(1, keepdims=True) + EPSILON)
         read = np.asarray(states / scale, np.float32) * self._norm
         own = np.einsum("nd,nd->n", read, _rows(self._head, tokens))
@@ -61,21 +60,18 @@ class Lens:
 
 
 class RankTest:
-    """The rank test of one target (`app.engine.early_exit.rows.Predictor`)."""
-
     def __init__(self, lens: Lens, ranks: dict[int, int], cost: RowCost) -> None:
         """`ranks`: K by layers passed."""
         self.checkpoints = cost.checkpoints(ranks)
         self._lens, self._ranks = lens, ranks
 
     def rejects(self, layer: int, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return which tokens have K likelier ones, (n,) bool (see `Predictor`)."""
         found: np.ndarray = self._lens.likelier(states, tokens) >= self._ranks[layer]
         return found
 
 
 def load_rank_test(folder: Path, target: Path) -> RankTest | None:
-    """Load what `fit-pruning` wrote; None if it was fitted to another target. Raises ModelRefused."""
+    """None if it belongs to another target. Raises ModelRefused."""
     try:
         card: dict[str, Any] = json.loads((folder / CARD).read_text())
         if card["embedding_sha256"] != embedding_sha256(target):
@@ -90,13 +86,11 @@ def load_rank_test(folder: Path, target: Path) -> RankTest | None:
 
 
 def _rows(head: Weight, tokens: np.ndarray) -> np.ndarray:
-    """Return the head's rows of tokens (n,) int64, (n, d) float32; all of them would be as large as the model."""
     rows: np.ndarray = dense(take(head, tokens)).numpy().astype(np.float32)
     return rows
 
 
 def _weight(target: Path, names: tuple[str, ...]) -> Weight:
-    """Return the first of these weights that the model's files hold. Raises ModelRefused."""
     weights = Stored(target)
     for name in names:
         if name in weights:

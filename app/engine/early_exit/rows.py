@@ -1,10 +1,8 @@
-"""Drop rows in the middle of a forward: tree nodes that the target will almost surely reject.
+"""Drop tree nodes in the middle of a forward if the target will almost surely reject them.
 
-At a checkpoint, after some of the layers, each node's token is tested against the hidden state of the
-node's parent; a node that fails leaves, and all nodes below it. A right node that leaves costs its
-accepted tokens and nothing else: the walk ends at its parent, whose row gives the target's own token
-(design D1). Slots of the KV cache that a dropped row would have written in later layers lie beyond what
-is accepted, so they are never read.
+At a checkpoint each node's token is tested against its parent's hidden state; a rejected node leaves, with all nodes
+below it. A wrong rejection costs accepted tokens only: the walk ends at the parent, whose row gives the target's own
+token (design D1). Cache slots that a dropped row leaves unwritten are never read.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,21 +15,17 @@ from app.state import BatchEntry
 
 
 class Checkpoint(NamedTuple):
-    """A place in a pass where rows may leave."""
-
     layer: int  # layers passed
     rest: float  # the share of a row's cost that comes after
 
 
 class Predictor(Protocol):
-    """A test of draft tokens by the target's hidden states."""
-
     checkpoints: tuple[Checkpoint, ...]  # rising
 
     def rejects(self, layer: int, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return which tokens will be rejected, (n,) bool.
+        """Return the tokens to reject, (n,) bool.
 
-        states: (n, d) float32, hidden states after `layer` layers where the target chooses; tokens: (n,) int64.
+        states: (n, d) float32, the parents' hidden states after `layer` layers; tokens: (n,) int64.
         """
         ...
 
@@ -45,8 +39,6 @@ class _Node(NamedTuple):
 
 
 class RowPruner:
-    """The tree nodes of one forward at its checkpoints (see `app.engine.cpu.forward.Checkpoints`)."""
-
     def __init__(self, predictor: Predictor, works: list[BatchEntry]) -> None:
         self.layers = tuple(one.layer for one in predictor.checkpoints)
         self.took_s = 0.0
@@ -66,8 +58,7 @@ class RowPruner:
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
         """Return the rows to go on with, rising int64 places among those left; None: all.
 
-        states: (T, d) float32, theirs after `layer` layers. Each batch entry's `pruned` gets its
-        nodes that leave.
+        states: (T, d) float32 after `layer` layers. Adds each batch entry's rejected nodes to its `pruned`.
         """
         if not self._nodes:
             return None
@@ -84,11 +75,9 @@ class RowPruner:
         return np.flatnonzero(stays)
 
     def report(self) -> ExitReport:
-        """Return what the checkpoints took and saved."""
         return ExitReport(self.took_s, tuple(self._left))
 
     def _drop(self, rejected: list[bool]) -> list[int]:
-        """Take out the rejected nodes, and all below them; return their rows."""
         gone: set[int] = set()
         for node, is_rejected in zip(self._nodes, rejected, strict=True):  # parents stand before their children
             if is_rejected or node.parent in gone:
@@ -99,9 +88,9 @@ class RowPruner:
 
 
 def without(plan: PackedBatch, rows: np.ndarray) -> PackedBatch:
-    """Return the packed batch with these rows alone, (T',) int64, rising.
+    """Keep these rows alone, (T',) int64, rising.
 
-    Of a chain the last rows leave first. A fork whose own rows are gone takes its copies with it.
+    A chain's last rows leave first. A fork without rows of its own leaves with its copies.
     """
     places = np.full(len(plan.ids), -1, np.int64)
     places[rows] = np.arange(len(rows))

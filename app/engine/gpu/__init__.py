@@ -1,3 +1,1 @@
-"""Run the target on a GPU: weights, one packed forward of kernel launches, CUDA graphs, and the
-runner around them.
-"""
+"""Run the target on a GPU."""

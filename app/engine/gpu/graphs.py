@@ -1,8 +1,7 @@
-"""Capture steps of a few fixed numbers of rows at the start, and replay them: hundreds of kernels then cost one launch.
+"""Capture steps of a few fixed numbers of rows at the start, and replay each as one launch.
 
-A step runs in the smallest tier that holds it; what none holds runs eagerly. Attention works off a list, by a fixed
-number of programs, so only rows tell tiers apart. All are captured on one stream, into one pool, the largest first:
-torch's allocator gives a block again only to the stream that it was made for.
+A step runs in the smallest tier that holds it, else eagerly. All tiers share one stream and pool, the largest first:
+torch's allocator reuses a block only on its own stream.
 """
 
 from collections.abc import Callable
@@ -25,8 +24,6 @@ WARM_UPS = 2  # runs before a capture: Triton compiles, cuBLAS takes its workspa
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A captured step: fill the arrays, replay, read the result."""
-
     size: Size
     arrays: Arrays
     rows: RowTensors
@@ -48,8 +45,7 @@ class Graphs:
     ) -> None:
         """Capture all tiers in the thread that replays.
 
-        page_table: (R, N) int32, on the device. `longest_tokens`: of sequences in a tier, their new rows included.
-        `has_own_streams`: a stream for each, to be measured.
+        page_table: (R, N) int32, on the device. `longest_tokens`: new rows included. `has_own_streams`: for benchmarks.
         """
         self._weights, self._pages, self._page_table, self._method = weights, pages, page_table, method
         self._longest_tokens = longest_tokens
@@ -98,14 +94,12 @@ class Graphs:
 
 
 def programs_of(device: torch.device) -> int:
-    """Return how many programs share a captured step's items of attention."""
     if device.type != "cuda":
         return INTERPRETED
     return PROGRAMS * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _uncaptured(logits: torch.Tensor, step: Callable[[], StepOutput]) -> tuple[StepOutput, Callable[[], None]]:
-    """Return a result whose replay is a run: Triton's interpreter has no graphs."""
     result = StepOutput(logits, logits.new_zeros((2, len(logits)), dtype=torch.int32))
 
     def replay() -> None:

@@ -1,5 +1,3 @@
-"""Run a drafter's model on a GPU, beside the target or on one of its own."""
-
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,6 @@ REHEARSED_ROWS = 128
 
 
 class DeviceGuesser:
-    """A drafter's model over paged KV on a GPU: one guess for each sequence a call, with the two best tokens."""
-
     reads_state = False  # the target's states are not fetched from the device
 
     def __init__(
@@ -34,17 +30,14 @@ class DeviceGuesser:
         page_tokens: int,
         has_graphs: bool = True,
     ) -> None:
-        """Build the runner of the drafter's weights.
-
-        head_ids: (Vh,) int64, the token of each row of the head; None: all, in order.
-        """
+        """head_ids: (Vh,) int64, the token of each row of the head; None: all."""
         self._runner = DeviceRunner(weights, kv_bytes=kv_bytes, page_tokens=page_tokens, has_graphs=has_graphs)
         self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
 
     def rehearse(self) -> None:
-        """Launch every kernel that a guess may need, so that none is compiled later."""
+        """Launch every kernel, to compile it now."""
         self._runner.rehearse(REHEARSED_ROWS)
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
@@ -61,10 +54,7 @@ class DeviceGuesser:
 
     @torch.inference_mode()
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
-        """Return the next guess of each final batch entry, an empty list for others; see `ModelGuesser.guess`.
-
-        Never more than one: `depth` and `floor` are for guessers that go on by themselves.
-        """
+        """`depth` and `floor` are ignored: one guess for each final batch entry."""
         stretched = [_stretched(work) for work in works]
         logits = self._runner.logits(stretched).float()
         ends = accumulate(1 + len(work.tree) if work.final else 0 for work in stretched)
@@ -88,7 +78,7 @@ class DeviceGuesser:
 def load_device_guesser(
     folder: Path, target: Path, device: torch.device, dtype: torch.dtype, *, kv_bytes: int, page_tokens: int
 ) -> DeviceGuesser:
-    """Load the drafter in `folder` for the target in `target` onto a GPU. Raises ModelRefused."""
+    """Raises ModelRefused."""
     guesser = _load(folder, target, device, dtype, kv_bytes=kv_bytes, page_tokens=page_tokens)
     guesser.rehearse()
     return guesser
@@ -111,7 +101,7 @@ def _load(
 
 
 def _stretched(work: BatchEntry) -> BatchEntry:
-    """Turn a few tokens into a chain below the first of them, so that all rows are wanted."""
+    """Turn tokens into a chain below the first, so that all rows are wanted."""
     if not work.final or not 1 < len(work.tokens) <= FEW:
         return work
     first, *rest = work.tokens

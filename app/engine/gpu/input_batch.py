@@ -1,4 +1,4 @@
-"""Build a step's input on a GPU: named arrays in one buffer, written on the host, sent to the device in one copy."""
+"""Build a step's input on a GPU."""
 
 import math
 from array import array
@@ -32,8 +32,8 @@ _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float3
 class Arrays:
     """Named arrays side by side in one buffer, on the host and on the device.
 
-    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at a fixed address. With two host buffers
-    one is written while the other may still be copied.
+    `host[name]` is a numpy view, `device[name]` a tensor of the same shape at a fixed address. There are two host
+    buffers: one is written while the other may still be copied.
     """
 
     def __init__(self, fields: Fields, device: torch.device, buffers: int = 1) -> None:
@@ -57,7 +57,7 @@ class Arrays:
             self.device[name] = self._device[part].view(dtype).view(shape)
 
     def turn(self) -> dict[str, np.ndarray]:
-        """Return the views of the next host buffer, once its last copy is over; `send` sends it."""
+        """Switch to the next host buffer, once its last copy is over."""
         self._turn = (self._turn + 1) % len(self._buffers)
         copied = self._copied[self._turn]
         if copied is not None:
@@ -65,9 +65,8 @@ class Arrays:
         return self._views[self._turn]
 
     def send(self, last: str, count: int) -> int:
-        """Copy the host's side to the device, in the order of the current stream; return the bytes.
-
-        last: the last array that is copied, of which only the first `count` entries are.
+        """Copy the host's side in the current stream's order; return the bytes. Of array `last` only `count` entries
+        go.
         """
         end = self._starts[last] + self._views[self._turn][last][:count].nbytes
         self._device[:end].copy_(self._buffers[self._turn][:end], non_blocking=True)
@@ -86,8 +85,6 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPart:
-    """Sequences that are attended in one launch."""
-
     batch: Batch
     work: Work
     tiling: AttentionTiling
@@ -95,7 +92,7 @@ class AttentionPart:
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """T rows on the device, those of one sequence side by side; a padding row has slot -1."""
+    """T rows, those of one sequence side by side; a padding row has slot -1."""
 
     ids: torch.Tensor  # (T,) int32
     positions: torch.Tensor  # (T,) int32
@@ -121,8 +118,6 @@ class SequenceLimits:
 
 
 class Move(NamedTuple):
-    """The accepted path of a tree, whose nodes are to be moved behind their sequence's prefix."""
-
     pages: "array[int]"  # from that of the first node on
     below: int  # the first node's slot in them
     path: list[int]  # accepted nodes, root's child first
@@ -137,8 +132,6 @@ class WorkRoom:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The sizes that a step's shapes follow from."""
-
     rows: int  # T
     sequences: int  # B
     narrow: WorkRoom | None  # sequences of at most 64 rows; None: there are none
@@ -149,12 +142,11 @@ class Size:
 
     @property
     def tier(self) -> int:
-        """Return the rows of the smallest tier with room for as many rows, moves and changes; 0 where there is none."""
         spare, each = CHANGES
         return (*TIERS, 0)[bisect_left(TIERS, max(self.rows, self.moves, -(-(self.changes - spare) // each)))]
 
     def holds(self, other: "Size") -> bool:
-        """Tell whether a step of the other size fits, all of whose rows are wanted."""
+        """All rows of the other step are wanted."""
         return (
             other.rows <= self.rows
             and other.wanted == other.rows
@@ -170,8 +162,6 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The place of each batch entry's rows in a step, and attention's work on them."""
-
     works: list[BatchEntry]
     entries: Entries  # the same in arrays
     narrow: WorkList | None
@@ -226,7 +216,6 @@ def _entries(works: list[BatchEntry], table_rows: np.ndarray) -> Entries:
 
 
 def most_work(rows: int, keys: int, fold: int, tiling: AttentionTiling) -> WorkRoom:
-    """Return the room that suffices for `rows` of any sequences of up to `keys`."""
     slices = -(-keys // tiling.split_keys) if tiling.split_keys else 1
     return WorkRoom(rows * -(-fold // tiling.rows) * slices, rows * slices if slices > 1 else 0)
 
@@ -240,7 +229,7 @@ def tier_size(rows: int, keys: int, cut: Cut, num_programs: int | None = None) -
 
 
 def fields(size: Size, page_tokens: int) -> Fields:
-    """Return the dtypes and shapes of the arrays that steps up to `size` need; the last ones are sent in part."""
+    """The last ones are sent in part."""
     ints, longs, floats = torch.int32, torch.int64, torch.float32
     T, B = size.rows, size.sequences
     N = size.wanted or T
@@ -271,7 +260,7 @@ def moved_pages(page_tokens: int) -> int:
 
 
 def rows_of(arrays: Arrays, size: Size, cut: Cut, page_table: torch.Tensor) -> RowTensors:
-    """Return the device's side of the arrays as rows. page_table: (R, N) int32, on the device."""
+    """page_table: (R, N) int32, on the device."""
     d = arrays.device
 
     def part(name: str, room: WorkRoom, tiling: AttentionTiling, *, has_trees: bool) -> AttentionPart:
@@ -303,8 +292,7 @@ def fill(
 ) -> None:
     """Write a step's rows, work, changes of the page table and moves to the host's side, and send it.
 
-    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. What is left over is
-    padding.
+    page_table: (R, N) int32, the host's; limits: of its R rows; changes: page by place in it. The rest is padding.
     """
     host = arrays.turn()
     rows = Rows(*[host[name] for name in Rows._fields])
@@ -324,7 +312,6 @@ def fill(
 
 
 def warm_up(page_table: np.ndarray, limits: SequenceLimits) -> None:
-    """Compile what `fill` calls."""
     longs, ints = np.zeros(0, np.int64), np.zeros(0, np.int32)
     rows = Rows(ints, ints, longs, ints, ints, ints, longs, ints, ints, ints, ints)
     entries = Entries(longs, longs, longs, longs, np.zeros(0, np.bool_), longs, longs)

@@ -1,4 +1,4 @@
-"""Collect accepted paths of trees; the next step carries them in its transfer, and moves them before it reads them."""
+"""Collect accepted paths of trees, which the next step moves before it reads them."""
 
 from array import array
 from typing import Final
@@ -9,8 +9,6 @@ from kernels.attention.kv_commit import kv_commit
 
 
 class KVMoves:
-    """Moves of accepted nodes to the slots right behind their sequence's prefix, in pages as they were when added."""
-
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
         self._page_tokens = pages.keys.shape[2]

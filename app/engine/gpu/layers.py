@@ -1,4 +1,4 @@
-"""Run one packed forward as a sequence of launches: nothing is read back, and shapes alone decide what is launched.
+"""Run one packed forward as a sequence of launches that shapes alone determine; nothing is read back.
 
 The same launches run eagerly, in a CUDA graph, and in Triton's interpreter.
 """
@@ -34,7 +34,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The way products and attention are cut; cut the same for every batch, they give every row the same bits."""
+    """The tiling of products and attention; one tiling for every batch gives every row the same bits."""
 
     product: Product
     head: Product  # of the last product, whose result is float32: 16 bits would make ties of close logits
@@ -43,10 +43,8 @@ class Method:
 
     @classmethod
     def of(cls, dtype: torch.dtype, fold: int, *, is_exact: bool, fuses: bool = False) -> "Method":
-        """Return the method for weights of this dtype, of whose query heads `fold` share a key head.
-
-        `is_exact`: the same tiles for any number of rows, in steps and prompts. `fuses`: without that promise, to be
-        timed.
+        """`fold`: query heads of a key head; `is_exact`: the same tiles for any number of rows; `fuses`: for
+        benchmarks.
         """
         verify = FLOAT32 if dtype == torch.float32 else VERIFY
         if is_exact:
@@ -74,7 +72,7 @@ def forward(weights: Weights, pages: Pages, rows: RowTensors, method: Method) ->
 
 
 def float32_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the product of x (M, K) and weight (N, K), with bias (N,), as float32 (M, N), not rounded to 16 bits."""
+    """Return x (M, K) times weight (N, K) as float32 (M, N), not rounded to 16 bits."""
     if x.dtype == torch.float32:
         return F.linear(x, weight, bias)
     if x.is_cuda:

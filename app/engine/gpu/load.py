@@ -1,6 +1,4 @@
-"""Load a Llama-shaped causal LM onto a GPU, and check the device's forward against the model's own
-modules.
-"""
+"""Load a Llama-shaped causal LM onto a GPU, and check its forward."""
 
 import logging
 from pathlib import Path
@@ -49,7 +47,7 @@ def move(model: Any, device: torch.device) -> None:
 
 @torch.inference_mode()
 def checked_weights(model: "PreTrainedModel") -> Weights:
-    """Return the weights of a model on its device; raise ModelRefused where the forward is not the modules'."""
+    """Raises ModelRefused if the forward's logits differ from the modules'."""
     model.eval()
     model.requires_grad_(False)
     try:
@@ -64,8 +62,6 @@ def checked_weights(model: "PreTrainedModel") -> Weights:
 
 
 def _distance(model: "PreTrainedModel", weights: Weights) -> float:
-    """Return the mean distance of some tokens' logits, read in two pieces, from those of the
-    modules."""
     sequence = probe(CHECK_TOKENS, model.config.get_text_config().vocab_size)
     pages = -(-CHECK_TOKENS // PAGE_TOKENS)
     kv_bytes = pages * PAGE_TOKENS * weights.token_bytes

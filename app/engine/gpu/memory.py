@@ -1,4 +1,4 @@
-"""Find out how much of a GPU's memory pages may take, beside the weights and what steps need."""
+"""Find a GPU's free memory for pages, beside weights and steps."""
 
 import gc
 from collections.abc import Callable
@@ -8,13 +8,9 @@ import torch
 
 
 class Allocator(Protocol):
-    def settle(self) -> None:
-        """Give back what nothing refers to any more, blocks held for reuse included."""
-        ...
+    def settle(self) -> None: ...
 
-    def free_bytes(self) -> int:
-        """Return the bytes that nothing holds; a block held for reuse is not free."""
-        ...
+    def free_bytes(self) -> int: ...
 
 
 class Rehearsed(Protocol):
@@ -36,7 +32,7 @@ class DeviceMemory:
 
 
 def free_for_pages(memory: Allocator, rehearse: Callable[[], Rehearsed]) -> int:
-    """Return the bytes that are free beside the weights and `rehearse`, a run of the largest steps; 0 at least."""
+    """Return the bytes free beside the weights and `rehearse`, a run of the largest steps."""
     memory.settle()
     before = memory.free_bytes()
     rehearsed = rehearse()

@@ -1,4 +1,4 @@
-"""Keep the sequences' page numbers on a device, a row for each, and send only what changed."""
+"""Keep the sequences' page numbers on a device, a row for each; only changes are sent."""
 
 from array import array
 from collections.abc import Sequence as Listed
@@ -16,8 +16,6 @@ from app.state import BatchEntry, CachedSequence
 
 @dataclass(slots=True)
 class _Row:
-    """A sequence's row: its first `known` entries are the sequence's pages, the rest is never read."""
-
     sequence: CachedSequence  # kept, so that no other gets its id
     index: int
     known: int
@@ -27,8 +25,8 @@ class _Row:
 class PageTable:
     """The page numbers and sampling parameters of sequences, on the host and on the device.
 
-    A sequence has a row until it is forgotten; where none is left, the one that was in no step for longest loses its
-    own. New pages are noticed here, taken ones are not (`cut`, `forget`).
+    Where no row is left, the sequence that was in no step for longest loses its own. New pages are noticed here, taken
+    ones are not (`cut`, `forget`).
     """
 
     def __init__(self, sequences: int, tokens: int, page_tokens: int, vocab_size: int, device: torch.device) -> None:
@@ -60,7 +58,6 @@ class PageTable:
         return np.array(indexes)
 
     def cut(self, sequence: CachedSequence) -> None:
-        """Note that the sequence's last pages were taken from it."""
         row = self._rows.get(id(sequence))
         if row is not None:
             row.known = min(row.known, len(sequence.pages))
@@ -71,7 +68,6 @@ class PageTable:
             self._free.append(row.index)
 
     def launch(self, arrays: Arrays) -> None:
-        """Launch the writing of all changes, which `arrays` were filled and sent with."""
         if self.changes:
             count = len(self.changes)
             self._write(arrays.device["change_at"][:count], arrays.device["change_page"][:count])

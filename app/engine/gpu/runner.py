@@ -1,4 +1,4 @@
-"""Run batch entries over one model on a GPU: entries in, the target's tokens out, one read from the device a step."""
+"""Run batch entries over one model on a GPU, with one read a step."""
 
 import time
 from collections.abc import Mapping
@@ -41,20 +41,19 @@ class EditedRows:
 
 @dataclass(slots=True)
 class ChosenRows:
-    """A final batch entry's tokens: the first for its last token, the i-th for tree node i."""
+    """The first token follows the entry's last one, the i-th tree node i."""
 
     tokens: list[int]
     rows: torch.Tensor  # (1 + N, V) logits on the device, until the next step
     likely: list[TokenLogprobs]  # of each row, with as many of its likeliest tokens as any batch entry wants; or empty
 
     def state(self, node: int) -> bytes | None:
-        """Return None: states would have to be fetched from the device each step."""
         return None
 
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:
-        """Return the token after `node`, chosen on the device (design D1), which has used the other arguments."""
+        """Chosen on the device already (design D1), by the other arguments."""
         return self.tokens[node]
 
     def logprobs(
@@ -81,9 +80,9 @@ class DeviceRunner(TabledRunner):
     ) -> None:
         """Allocate as many pages as `kv_bytes` holds, two at least.
 
-        `is_exact`: a row's bits depend on nothing else in the batch; side branches are not verified then. `has_graphs`:
+        `is_exact`: a row's bits are independent of the batch; side branches are then not verified. `has_graphs`:
         capture the steps of fixed size now, for sequences up to `longest_tokens` with their trees. `fuses`,
-        `has_own_streams`: what `Method` and `Graphs` do otherwise, for benchmarks.
+        `has_own_streams`: of `Method` and `Graphs`, for benchmarks.
         """
         shape = (page_tokens, weights.num_key_heads, weights.head_dim)
         num_pages = max(2, kv_bytes // (page_tokens * weights.token_bytes))
@@ -113,7 +112,7 @@ class DeviceRunner(TabledRunner):
 
     @torch.inference_mode()
     def rehearse(self, rows: int) -> None:
-        """Run the largest step, of `rows` rows with a prompt's chunk, and all kernels behind it; write nothing."""
+        """Run the largest step, `rows` rows with a prompt's chunk, without a write."""
         cut = self._method.cut
         # Several slices of keys, to be joined: a request from before the settings allowed less may have them.
         keys = max(self._longest_tokens, cut.narrow.split_keys + 1)
@@ -133,7 +132,7 @@ class DeviceRunner(TabledRunner):
                 top_logprobs(logits, edits, top)
 
     def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
-        """Run one packed pass over reserved pages; return tokens for final batch entries, None for prompt chunks."""
+        """Return tokens for final batch entries, None for prompt chunks."""
         return self.launch(works).collect()
 
     @torch.inference_mode()
@@ -145,13 +144,13 @@ class DeviceRunner(TabledRunner):
 
     @torch.inference_mode()
     def logits(self, works: list[BatchEntry]) -> torch.Tensor:
-        """Run one packed pass and return the final entries' rows (N, V) on the device, until the next step."""
+        """Return the final entries' rows (N, V) on the device, until the next step."""
         _check(works, self.weights)
         _, result = self._run(works, None)
         return result.logits[: _wanted(works)]
 
     def try_reserve(self, work: BatchEntry) -> bool:
-        """Reserve pages for an entry's rows; False, with none taken, for too few or a tree too large for 64 rows."""
+        """Reserve pages for an entry's rows: all or none; False also for a tree too large for 64 rows."""
         if self.is_exact and len(work.tree):
             work.tree = work.tree.keep(work.tree.main_branch())
         rows = len(work.tokens) + len(work.tree)
@@ -169,9 +168,6 @@ class DeviceRunner(TabledRunner):
         self._keep(work, below + len(path))
 
     def _run(self, works: list[BatchEntry], edited: EditedRows | None) -> "tuple[torch.cuda.Event | float, StepOutput]":
-        """Run the step, captured if a tier holds it, behind the moves of the last one; return when it began, and its
-        result.
-        """
         table, moves = self.page_table, self._moves.waiting
         layout = layout_of(works, self._method.cut, table.update(works))
         size = layout.size(len(moves), len(table.changes))
@@ -213,8 +209,6 @@ class DeviceRunner(TabledRunner):
 
 
 class DeviceStep:
-    """A launched pass: the host is free until it collects the tokens. Implements `LaunchedStep`."""
-
     def __init__(
         self,
         works: list[BatchEntry],
@@ -234,10 +228,7 @@ class DeviceStep:
 
     @torch.inference_mode()
     def collect(self) -> list[ChosenRows | None]:
-        """Wait for the tokens.
-
-        Raises ArithmeticError when a row's logits are not finite; then `invalidate` the entries.
-        """
+        """Raises ArithmeticError for logits that are not finite; then `invalidate` the entries."""
         works, logits = self._works, self._result.logits
         wanted = _wanted(works)
         chosen = self._result.chosen.cpu()[:, :wanted]  # the one read from the device
@@ -286,7 +277,6 @@ def _rows(work: BatchEntry, counts: TokenCounts) -> list[Row]:
 
 
 def _mask(work: BatchEntry, history: Listed[int]) -> np.ndarray | None:
-    """Return the tokens (V,) bool allowed after this history; None: all, or none can follow, which the walk finds."""
     try:
         return work.mask(history) if work.mask else None
     except GenerationFailed:
@@ -299,7 +289,6 @@ def _likely(
     edited: EditedRows | None,
     own: list[float],  # (N,) log-probability of the token chosen in each
 ) -> list[TokenLogprobs]:
-    """Return each wanted row's log-probabilities, in one more launch, two if rows are edited."""
     tops = [top for work in works if work.final and (top := work.sequence.logprobs) is not None]
     if not tops:
         return []
@@ -316,7 +305,7 @@ def _likely(
 
 
 def _check(works: list[BatchEntry], weights: Weights) -> None:
-    """Raise ValueError for a token or position outside the tables: the kernels would read any memory there."""
+    """Raise ValueError outside the tables: kernels check no bound."""
     for work in works:
         ids = work.tokens + work.tree.tokens
         if not 0 <= min(ids) <= max(ids) < len(weights.embedding) or work.start + len(ids) > len(weights.cos):

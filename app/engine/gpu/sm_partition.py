@@ -1,7 +1,7 @@
 """Divide a GPU's multiprocessors between verifying and drafting: complementary green contexts of one split.
 
-An ordinary stream takes all multiprocessors, whatever its priority. Memory's bandwidth and the second-level cache stay
-shared. The driver's own interface is used: torch's splits may overlap.
+An ordinary stream takes all multiprocessors. Memory bandwidth and the second-level cache stay shared. The driver's own
+interface is used: torch's splits may overlap.
 """
 
 import importlib
@@ -20,23 +20,19 @@ DRIVER = "cuda.bindings.driver"  # comes with torch for CUDA
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """Some of a GPU's multiprocessors, and the stream whose kernels run there; see `app.placement.partition.Side`."""
-
     stream: torch.cuda.Stream
     places: tuple[int, ...]  # their numbers, as kernels on the stream see them
     unit: str = "multiprocessors"
 
     def enter(self) -> None:
-        """Launch there what the calling thread launches from now on, after all that was launched before."""
         torch.cuda.synchronize()
         torch.cuda.set_stream(self.stream)
 
 
 def divided(device: torch.device, drafting: int) -> Partition:
-    """Return the two sides: at least `drafting` multiprocessors, in eights, and the others for the verifier; 0: no
-    division.
+    """Return the two sides: at least `drafting` multiprocessors, in eights, and the verifier's; 0: no division.
 
-    Raises InstanceError where driver or device cannot divide, or nothing would be left for the verifier.
+    Raises InstanceError if driver or device cannot divide, or nothing is left for the verifier.
     """
     torch.zeros(1, device=device)  # torch's context comes first: green contexts belong to it
     total = torch.cuda.get_device_properties(device).multi_processor_count
@@ -53,7 +49,6 @@ def divided(device: torch.device, drafting: int) -> Partition:
 
 
 def streams(driver: Any, index: int, drafting: int) -> tuple[int, int]:
-    """Return the handles of a stream on at least `drafting` multiprocessors of this device, and of one on the rest."""
     try:
         return _streams(driver, index, drafting)
     except (AttributeError, IndexError, RuntimeError) as error:  # a driver or bindings of before green contexts
@@ -86,7 +81,6 @@ def _done(driver: Any, answer: tuple[Any, ...]) -> Any:
 
 
 def _side(stream: torch.cuda.Stream, total: int) -> Multiprocessors:
-    """Return the stream with the multiprocessors its kernels are seen on, launched one by one and replayed."""
     device, graph = torch.device("cuda", stream.device_index), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         launched = multiprocessors(total, device).tolist()

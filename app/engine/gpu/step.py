@@ -1,6 +1,4 @@
-"""Launch one step on the device: the packed forward, then each wanted row's token, in one tensor to
-be read back.
-"""
+"""Launch a forward, and each wanted row's token in one tensor to read back."""
 
 from dataclasses import dataclass
 
@@ -20,7 +18,6 @@ class StepOutput:
 
 
 def run(weights: Weights, pages: Pages, rows: RowTensors, method: Method) -> StepOutput:
-    """Launch a step. Nothing is read back; the rows' keys and values are written."""
     logits = forward(weights, pages, rows, method)
     return StepOutput(logits, choose(logits, rows.choices))
 

@@ -1,4 +1,4 @@
-"""Hold a Llama-shaped model's weights as the device's forward reads them: siblings joined."""
+"""Hold a Llama-shaped model's weights for the device's forward, with siblings joined."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,6 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of the whole model, in its dtype but for the tables of sines."""
-
     embedding: torch.Tensor  # (V, d)
     layers: tuple[Layer, ...]
     norm: torch.Tensor  # (d,)
@@ -50,13 +48,12 @@ class Weights:
 
     @property
     def token_bytes(self) -> int:
-        """Return the bytes of one token's keys and values in all layers."""
+        """Return the bytes of one token's keys and values."""
         return 2 * len(self.layers) * self.num_key_heads * self.head_dim * self.embedding.element_size()
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that a step of one token reads at least: every weight but the
-        embedding's other rows."""
+        """Return the least bytes that a step reads."""
         tensors = [self.norm, self.head.weight]
         for layer in self.layers:
             tensors += [layer.norm1, layer.norm2, *(one.weight for one in (layer.qkv, layer.out))]
@@ -66,9 +63,9 @@ class Weights:
 
 @torch.inference_mode()
 def take(model: "PreTrainedModel") -> Weights:
-    """Take the weights of a model that lies on its device. Raises NotFusable.
+    """Take the weights of a model on its device. Raises NotFusable.
 
-    Joined siblings take the place of the modules' own tensors: nothing is held twice, and the modules go on working.
+    Joined siblings replace the modules' own tensors, so nothing is held twice, and the modules still work.
     """
     check_llama_shape(model)
     whole: Any = model
@@ -114,8 +111,6 @@ def _layer(layer: Any, config: Any) -> Layer:
 
 
 def _window(attention: Any, config: Any) -> int:
-    """Return a layer's window; Mistral has it in its configuration, the Qwens keep it by layer,
-    Llama has none."""
     holder = config if type(attention).__name__ == "MistralAttention" else attention
     return getattr(holder, "sliding_window", None) or 0
 

@@ -6,13 +6,10 @@ from app.state import BatchEntry, CachedSequence
 
 
 class PagedRunner:
-    """The host's side of a paged KV cache: what `app.engine.target.Target` says of pages, on every device."""
+    """Implement the page methods of `app.engine.target.Target` on the host, for every device."""
 
     def __init__(self, pool: PagePool, *, shares: bool) -> None:
-        """Manage the pages of `pool`.
-
-        `shares`: sequences that begin alike use each other's pages, so what is cached may never be taken back.
-        """
+        """`shares`: sequences share prefix pages, so cached tokens must never be taken back."""
         self.pool = pool
         self._shares = shares
 
@@ -22,7 +19,6 @@ class PagedRunner:
 
     @property
     def free_tokens(self) -> int:
-        """Return the tokens of the pages that no sequence holds."""
         return self.pool.num_free * self.pool.page_tokens
 
     def adopt(self, sequence: CachedSequence) -> int:
@@ -52,10 +48,7 @@ class PagedRunner:
             self.pool.release(fork.pages)
 
     def invalidate(self, work: BatchEntry) -> None:
-        """Release the pages of a failed entry's sequence and forks, set to zero:
-
-        a NaN would spoil the next holder's sums.
-        """
+        """Zero the pages: a NaN would spoil the next holder's sums."""
         for pages in (work.sequence.pages, *(fork.pages for fork in work.forks)):
             self.pool.unname(pages)
             self._clear([page for page in pages if not self.pool.is_shared(page)])
@@ -63,7 +56,6 @@ class PagedRunner:
         self.release(work.sequence)
 
     def _keep(self, work: BatchEntry, cached: int) -> None:
-        """Let the cache cover `cached` of the sequence's tokens, and name its full pages so that others find them."""
         sequence, size = work.sequence, self.pool.page_tokens
         sequence.cached = cached
         if self.pool.trim(sequence.pages, cached):
@@ -77,8 +69,7 @@ class PagedRunner:
                 self.pool.name(page, name)
             sequence.named = full
 
-    def _note_trim(self, sequence: CachedSequence) -> None:
-        """Note that the sequence's last pages were taken from it."""
+    def _note_trim(self, sequence: CachedSequence) -> None: ...
 
     def _clear(self, pages: list[int]) -> None:
         raise NotImplementedError

@@ -1,6 +1,6 @@
 """Evict KV pages: the one idle for longest goes first.
 
-A page is idle while it is named, so that sequences with the same beginning find it, and no sequence holds it.
+A page is idle while it is named, and no sequence holds it.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,6 @@ class IdlePages:
         self._pages[page] = None
 
     def remove(self, page: int) -> None:
-        """Remove a page that a sequence holds again; do nothing for one that is not idle."""
         self._pages.pop(page, None)
 
     def evict(self) -> int:

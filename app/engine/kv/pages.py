@@ -1,4 +1,4 @@
-"""Hold the paged KV cache: the pool that lends page numbers, and the tensors behind them."""
+"""Hold the paged KV cache: page numbers, and the tensors behind them."""
 
 import heapq
 from array import array
@@ -12,10 +12,10 @@ from app.engine.kv.eviction import IdlePages
 
 
 class PagePool:
-    """A pool of page numbers, lent lowest first: pages in use lie close together, and attention need not copy them.
+    """Lend page numbers, lowest first: pages in use lie close together, and attention need not copy them.
 
-    A full page may get a name: sequences with the same beginning hold it, and it is never written to. Once idle, it
-    stays until `app.engine.kv.eviction` gives it away.
+    A full page may get a name: sequences with the same prefix hold it, and it is never written again. Idle, it stays
+    until evicted.
     """
 
     def __init__(self, num_pages: int, page_tokens: int) -> None:
@@ -32,7 +32,7 @@ class PagePool:
         return len(self._free) + len(self._idle)
 
     def try_grow(self, pages: "array[int]", tokens: int) -> bool:
-        """Extend `pages` in place until they hold `tokens`; return False, and change nothing, if too few are free."""
+        """Extend `pages` in place until they hold `tokens`: all or none."""
         missing = -(-tokens // self.page_tokens) - len(pages)
         if missing <= 0:
             return True
@@ -45,7 +45,7 @@ class PagePool:
         self.trim(pages, 0)
 
     def trim(self, pages: "array[int]", tokens: int) -> "array[int]":
-        """Take back the pages beyond the first `tokens` tokens, the last first, and return them."""
+        """Remove pages beyond `tokens` tokens, the last first."""
         keep = -(-tokens // self.page_tokens)
         taken = pages[keep:]
         for page in reversed(taken):
@@ -61,7 +61,7 @@ class PagePool:
         return self._holders[page] > 1
 
     def find(self, names: Iterable[bytes]) -> list[int]:
-        """Return the pages of these names, up to the first unknown name. Only `hold` keeps them from being lent."""
+        """Stop at the first unknown name. Only `hold` keeps the pages from being lent."""
         return [self._named[name] for name in takewhile(self._named.__contains__, names)]
 
     def hold(self, pages: Iterable[int]) -> None:
@@ -70,7 +70,7 @@ class PagePool:
             self._idle.remove(page)
 
     def name(self, page: int, name: bytes) -> None:
-        """Name a held page that is full and final. Do nothing if the name or the page already has its match."""
+        """Name a full, final page, unless name or page is taken."""
         if name not in self._named and page not in self._names:
             self._names[page], self._named[name] = name, page
 
@@ -91,9 +91,7 @@ class PagePool:
 
 
 class KVCache:
-    """The keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D) of all pages,
-    float32.
-    """
+    """Keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D), float32."""
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens
@@ -117,5 +115,4 @@ class KVCache:
 
 
 def bytes_per_page(num_layers: int, num_key_heads: int, head_dim: int, page_tokens: int) -> int:
-    """Return the bytes of one page's keys and values in all layers, float32."""
     return 2 * 4 * num_layers * num_key_heads * head_dim * page_tokens

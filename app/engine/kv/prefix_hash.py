@@ -9,7 +9,6 @@ DIGEST_BYTES = 16
 
 
 def names(sequence: CachedSequence, first: int, count: int, page_tokens: int) -> list[bytes]:
-    """Return the names of the sequence's pages from `first` up to `count` pages, which it keeps in `page_names`."""
     known = sequence.page_names
     for i in range(len(known), count):
         before = known[-1] if known else blake2b(sequence.tenant.encode(), digest_size=DIGEST_BYTES).digest()

@@ -1,4 +1,4 @@
-"""Size a verifier's KV cache where the settings do not: a part of the free memory, at most what can be used."""
+"""Size a verifier's KV cache by the free memory if the settings do not."""
 
 from pathlib import Path
 
@@ -17,16 +17,13 @@ def longest_tokens(context_tokens: int, settings: Settings) -> int:
 
 
 def kv_bytes(available: int | None, part: float, sequence_bytes: int, max_sequences: int) -> int:
-    """Return the cache's bytes:
-
-    `part` of what is available, at least one longest sequence, at most all that run at once.
-    """
+    """Return `part` of what is available, at least one longest sequence, at most all that run at once."""
     wished = UNKNOWN_BYTES if available is None else int(available * part)
     return max(sequence_bytes, min(wished, sequence_bytes * max_sequences))
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process could still get, by the system and its container; None if neither says."""
+    """Respect the system's and the container's limits; None if unknown."""
     known = [found for found in (_system_bytes(), _container_bytes()) if found is not None]
     return min(known, default=None)
 

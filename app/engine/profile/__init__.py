@@ -1,1 +1,1 @@
-"""Measure the cost of a step on this machine, and keep it."""
+"""Measure step costs on this machine."""

@@ -1,4 +1,4 @@
-"""Measure a target on a GPU: the cost of a step to the largest one, and contexts read side by side."""
+"""Measure a target's step costs on a GPU, with contexts read side by side."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,10 +14,7 @@ CONTEXTS = (4096, 16384)  # cached tokens; the longest that fits where these do 
 
 
 def measure_gpu_costs(runner: ProfiledTarget, vocab_size: int, longest_tokens: int) -> StepCosts:
-    """Time a step for each number of rows, one wide chunk, and one and many sequences of long contexts.
-
-    Contexts are reserved and not computed: the time to read them does not depend on their content.
-    """
+    """Contexts are reserved, not computed: reading time does not depend on content."""
     steps = _Steps(runner, vocab_size, min(longest_tokens, runner.capacity_tokens))
     one = steps.time({context: steps.decoding(1, context) for context in steps.contexts(1, 1)})
     many = steps.time({context: steps.decoding(MANY, context) for context in steps.contexts(MANY, 1)})
@@ -66,7 +63,7 @@ class _Steps:
         return run
 
     def time(self, steps: Mapping[int, Callable[[], float]]) -> dict[int, float]:
-        """Return the best seconds of each step; pass by pass, so that a disturbance spoils one of each at most."""
+        """Return each step's best seconds over several passes."""
         found = dict.fromkeys(steps, float("inf"))
         for _ in range(PASSES):
             for key, run in steps.items():
@@ -84,7 +81,6 @@ class _Steps:
 
 
 def _slope(seconds: Mapping[int, float]) -> float | None:
-    """Return the seconds that each token of context adds, by least squares; None for fewer than two contexts."""
     if len(seconds) < 2:
         return None
     shortest = min(seconds)
@@ -93,7 +89,6 @@ def _slope(seconds: Mapping[int, float]) -> float | None:
 
 
 def _reading(one: float | None, many: float | None, wide: float | None, width: int) -> Reading:
-    """Return what contexts cost, from the slopes of one row, a row of each of MANY, and `width` rows of one."""
     if one is None:
         return Reading()
     row_token_s = max(0.0, (wide - one) / (width - 1)) if wide is not None else 0.0
@@ -106,5 +101,4 @@ def _reading(one: float | None, many: float | None, wide: float | None, width: i
 
 
 def _bare(took_s: float, reading_s: float) -> float:
-    """Return what a step took without its contexts; half of it at least."""
     return max(took_s / 2, took_s - reading_s)

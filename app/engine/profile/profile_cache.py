@@ -1,7 +1,7 @@
-"""Keep what was measured of a model on this machine, from one start of a verifier to the next.
+"""Keep a model's measurements on this machine from start to start.
 
-It is measured anew if weights, code, libraries, settings or machine change, or where a few steps, timed again, have
-another shape; their pace may differ (`StepCosts` follow it).
+They are renewed if weights, code, libraries, settings or machine change, or if a few steps, timed again, differ by more
+than one factor.
 """
 
 import json
@@ -41,7 +41,7 @@ LOOKS = 4  # at the spots, before steps are said to have another shape
 def measured(
     runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
 ) -> StepCosts:
-    """Return the step costs, kept below `settings.home`; log a warning where rows do not keep their bits."""
+    """Cache below `settings.home`; warn if rows do not keep their bits."""
     file = settings.home / "measured" / f"{_key(folder, settings)}.json"
     kept = read_cached(file, _build)
     if kept is None or not holds(kept[1], runner, vocab_size):
@@ -57,9 +57,9 @@ def measured(
 
 
 def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
-    """Tell whether steps of a few sizes take what `costs` expect, but for one common factor, which they take over.
+    """Compare a few steps' seconds with `costs` up to one common factor, which `costs` take over.
 
-    Other processes start at the same time; a disturbance only adds, so the best of more looks decides.
+    Other processes start at the same time, so the best of several looks decides.
     """
     reading = costs.reading
     expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in SPOTS}

@@ -1,4 +1,4 @@
-"""Measure a target: the cost of a step by rows and context, and whether rows keep their bits."""
+"""Measure a target's step costs, and whether rows keep their bits."""
 
 import logging
 import time
@@ -24,9 +24,7 @@ class LogitRows(TargetRows, Protocol):
 
 
 class ProfiledTarget(Target, Protocol):
-    def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]:
-        """Compute one step; None for an entry that is a chunk of a prompt."""
-        ...
+    def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]: ...
 
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -41,7 +39,7 @@ CHECKS = ((7, 7), (40, 40), (125, 132), (126, 132), (189, 198), (190, 198))
 
 
 def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
-    """Time a step for each number of packed rows, and over a long context; takes seconds."""
+    """Takes seconds."""
     reading = _reading(runner, vocab_size, context_tokens)
     verified = times(runner, vocab_size, ROWS, PASSES)
     points = {rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows)) for rows, seconds in verified.items()}
@@ -51,7 +49,7 @@ def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) 
 
 
 def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
-    """Return the seconds of a row's logits, 0 at least; `verified_s`: of a step of the most ROWS, all with logits."""
+    """`verified_s`: seconds of a step of the most ROWS, all with logits."""
     rows = ROWS[-1]
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
@@ -71,7 +69,7 @@ def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passe
 
 @contextmanager
 def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
-    """Yield a function that runs a step of `rows` rows over CONTEXT cached tokens and returns its seconds."""
+    """Yield a timer of a step of `rows` rows over CONTEXT cached tokens."""
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
     yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1)
@@ -79,7 +77,6 @@ def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Calla
 
 
 def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
-    """Time the same few rows over a short and a long context, reserved and not computed; return what contexts cost."""
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
@@ -97,7 +94,6 @@ def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Re
 def _timed(
     runner: ProfiledTarget, sequence: CachedSequence, points: list[tuple[int, int]], passes: int
 ) -> dict[tuple[int, int], float]:
-    """Time a step at each (context, rows), best of a few passes; pass by pass, so that a disturbance spoils little."""
     found = dict.fromkeys(points, float("inf"))
     for _ in range(passes):
         for context, rows in points:
@@ -107,8 +103,6 @@ def _timed(
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """The number of rows compared with the same rows in another batch, and of those that differed."""
-
     rows: int
     different: int
 
@@ -118,7 +112,6 @@ class Exactness:
 
 
 def check_exactness(runner: ProfiledTarget, vocab_size: int, checks: Listed[tuple[int, int]] = CHECKS) -> Exactness:
-    """Compute the same rows alone, in chunks, in a batch and as tree nodes, and compare their bits."""
     tokens = probe(checks[-1][1], vocab_size).tokens
     expected = _alone(runner, tokens, checks)
     other = BatchEntry(probe(33, vocab_size), 0, tokens[:33], Tree(), final=True)
@@ -175,13 +168,12 @@ def _seconds(runner: ProfiledTarget, sequence: CachedSequence, context: int, nod
 
 
 def verified(sequence: CachedSequence, context: int, nodes: int) -> BatchEntry:
-    """Return an entry of one token behind `context` others, with a chain of so many nodes below it."""
     tree = Tree([1] * nodes, [*range(nodes)], [1.0] * nodes, [("probe",)] * nodes)
     return BatchEntry(sequence, context, sequence.tokens[context : context + 1], tree, final=True)
 
 
 def step_seconds(runner: ProfiledTarget, works: list[BatchEntry]) -> float:
-    """Time a step of these entries, in seconds. The cache stays as it was."""
+    """The cache is unchanged."""
     for work in works:
         runner.try_reserve(work)
     started = time.perf_counter()

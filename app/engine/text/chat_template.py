@@ -19,7 +19,7 @@ from app.request import ChatMessage
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens that it may name. Raises ModelRefused."""
+    """A compiled template. Raises ModelRefused."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
@@ -29,10 +29,7 @@ class ChatTemplate:
             raise ModelRefused(f"the model's chat template does not compile: {error}") from error
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the conversation as one text that ends where the assistant's answer begins.
-
-        Raises InvalidRequest for messages that the template refuses.
-        """
+        """Return the conversation up to the assistant's answer. Raises InvalidRequest."""
         plain = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.render(messages=plain, add_generation_prompt=True, **self._special_tokens)
@@ -41,10 +38,7 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}`, which marks answers for training.
-
-    Here its body passes through.
-    """
+    """The tag `{% generation %}`, which marks answers for training, is ignored."""
 
     tags = {"generation"}
 

@@ -1,4 +1,4 @@
-"""Turn tokens into text as they come: whole characters only, however the tokens are cut."""
+"""Turn tokens into text incrementally: whole characters only, in any division into runs."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,16 +9,14 @@ REPLACEMENT = "\ufffd"  # how a decoder writes bytes that are no character, or n
 class Detokenizer(Protocol):
     byte_ids: frozenset[int]  # tokens that stand for one raw byte
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, without special tokens."""
-        ...
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class TextStream:
-    """The text of a growing sequence. No character is split: incomplete bytes wait for their rest. For one thread.
+    """Incomplete bytes wait for their rest. For one thread.
 
-    The text that is out depends on the number of tokens, not on how they were cut. A call decodes the tokens behind the
-    last delta (`_seen`: they decide whether a space follows) and those since (`_held`).
+    A call decodes the tokens behind the last delta (`_seen`: they decide whether a space follows) and those since
+    (`_held`).
     """
 
     def __init__(self, tokenizer: Detokenizer) -> None:
@@ -29,7 +27,6 @@ class TextStream:
         self._in_bytes = False  # the last token with text was a byte token
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Return the text that `tokens` make certain."""
         return "".join(self.pieces(tokens))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:

@@ -17,13 +17,12 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 
 
 class Grammars:
-    """The grammars of one tokenizer, read at its first use: that takes some tenths of a second."""
+    """The grammars of one tokenizer, read at its first use in some tenths of a second."""
 
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
         self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids
 
     def fault(self, json_schema: str) -> str | None:
-        """Explain why no answer can follow a schema here; None if one can."""
         if not self._eos_ids:
             return "this model has no end token, so no answer of it can end where a schema does"
         try:
@@ -46,7 +45,7 @@ class Grammars:
         return GrammarState(LLMatcher(self._tokens, _grammar(json_schema), log_level=0), self._vocab_size)
 
     def bytes_of(self, token: int) -> bytes | None:
-        """Return a token's bytes in UTF-8, perhaps a part of a character; None where the tokenizer cannot be read."""
+        """Return a token's bytes in UTF-8, if the tokenizer can be read."""
         return None if isinstance(self._tokens, str) else bytes(self._tokens.decode_bytes([token]))
 
     def prepare(self) -> None:
@@ -61,17 +60,15 @@ class Grammars:
 
 
 class GrammarState:
-    """A grammar's state along one sequence and its trees."""
-
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._start, self._vocab_size = matcher, vocab_size
         self._matcher = matcher.deep_copy()
         self._read: list[int] = []
 
     def mask(self, generated: Sequence[int]) -> np.ndarray | None:
-        """Return the tokens that may follow the `generated` ones, (V,) bool; None if the grammar does not allow those.
+        """Return the tokens that may follow `generated`, (V,) bool; None if that is not allowed itself.
 
-        Raises GenerationFailed when the grammar became too complex to go on.
+        Raises GenerationFailed when the grammar became too complex.
         """
         generated = list(generated)
         common = min(len(self._read), len(generated))

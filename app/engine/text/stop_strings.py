@@ -1,7 +1,6 @@
-"""Find where stop strings end an answer: in a text, a stream of tokens, or a run of them.
+"""Find where stop strings end an answer, however its tokens are cut into runs.
 
-The stop string that is complete first counts, of those complete at the same character the longest. The place depends on
-the tokens alone, not on how they are cut into runs.
+The first complete one counts, at the same character the longest.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ def up_to_stop(text: str, stop: Sequence[str]) -> str:
 class AnswerStream:
     """A TextStream that stop strings end; a possible beginning of one waits for its rest. For one thread.
 
-    `read` counts the characters that tokens made certain, `shown` those that went out.
+    `read` counts the characters that tokens made certain, `shown` those sent.
     """
 
     def __init__(self, tokenizer: Detokenizer, stop: Sequence[str]) -> None:
@@ -65,8 +64,7 @@ class StopWatch:
     def first(self, tokens: Sequence[int], start: int, run: Sequence[int], *, is_end: bool) -> int | None:
         """Return the index into `run` of the first token that completes a stop string, or None.
 
-        `run` follows `tokens`, of which the answer begins at `start`. `is_end`: no token will follow the run, so open
-        text counts as it stands.
+        `run` follows `tokens`, in which the answer begins at `start`. `is_end`: no token follows the run.
         """
         if self._read != len(tokens) - start or self._last != tokens[max(start, len(tokens) - LOOK_BACK) :]:
             self._answer = AnswerStream(self._tokenizer, self._stop)
@@ -90,5 +88,4 @@ def _stop_at(text: str, stop: Sequence[str]) -> int | None:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Count the characters at the text's end that could begin the stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -19,7 +19,7 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_le
 
 
 def tokenizer_sha256(folder: Path) -> str:
-    """Hash a folder's tokenizer, by which drafters and stores name it. Raises ModelRefused without one."""
+    """Hash a folder's tokenizer. Raises ModelRefused without one."""
     path = folder / FILE
     if not path.is_file():
         raise ModelRefused(f"{folder} has no {FILE}; only fast tokenizers can be served")
@@ -28,17 +28,10 @@ def tokenizer_sha256(folder: Path) -> str:
 
 
 class Tokenizer:
-    """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused.
-
-    vocab_size      columns of the model's logits: ids from there on mean nothing eos_ids
-    tokens that end an answer sha256          of tokenizer.json: a drafter must have the same
-    context_tokens  longest sequence that the model can read, prompt and answer together byte_ids
-    tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours
-    grammars        the grammars of answers over its tokens
-    """
+    """A model's tokenizer; immutable, and any thread may use it. Raises ModelRefused."""
 
     def __init__(self, folder: Path) -> None:
-        self.sha256 = tokenizer_sha256(folder)
+        self.sha256 = tokenizer_sha256(folder)  # a drafter must have the same
         path = folder / FILE
         self._backend = tokenizers.Tokenizer.from_file(str(path))
         self._backend.no_truncation()
@@ -48,27 +41,26 @@ class Tokenizer:
         special_tokens = _special_tokens(tokenizer_config)
         source = _template_source(folder, tokenizer_config)
         self._template = ChatTemplate(source, special_tokens) if source is not None else None
+        # Columns of the model's logits: ids from there on mean nothing.
         self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
-        self.context_tokens = _context_tokens(folder, config)
+        self.context_tokens = _context_tokens(folder, config)  # of prompt and answer together
         self.eos_ids = _eos_ids(
             _read_json(folder / "generation_config.json").get("eos_token_id"),
             _text_config(config).get("eos_token_id"),
             self._backend.token_to_id(special_tokens.get("eos_token", "")),
         )
         self.grammars = Grammars(path, self.vocab_size, self.eos_ids)
+        # Tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours.
         self.byte_ids = frozenset(
             id_ for byte in range(256) if (id_ := self._backend.token_to_id(f"<0x{byte:02X}>")) is not None
         )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text` with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
+        """Return ids with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
         return self._encode(text, "prompt", add_special_tokens=True)
 
     def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return the ids of a conversation in the model's template, up to the assistant's answer.
-
-        Raises InvalidRequest where there is no template, or it refuses the messages.
-        """
+        """Return a conversation's ids in the model's template, up to the assistant's answer. Raises InvalidRequest."""
         if self._template is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")
         return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
@@ -117,7 +109,6 @@ def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the language model's part; models of several parts keep it one level down."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else config
 
@@ -131,7 +122,6 @@ def _context_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _eos_ids(*candidates: Any) -> tuple[int, ...]:
-    """Return the first source's ids that names any."""
     for value in candidates:
         if isinstance(value, int):
             return (value,)

@@ -1,4 +1,4 @@
-"""Hold a weight as its file does: a tensor, or blocks of one of ggml's quantised types."""
+"""Hold a weight as its file does: a tensor, or blocks of a quantised ggml type."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """A weight (N, K) in one of ggml's quantised types, as its file holds it. Equal to itself alone."""
+    """A weight (N, K) in a quantised ggml type. Equal to itself alone."""
 
     type: str  # ggml's name
     rows: np.ndarray  # (N, bytes of a row) uint8
@@ -27,7 +27,6 @@ Weights = Mapping[str, Weight]  # by their names in Hugging Face's modules
 
 
 def take(weight: Weight, rows: np.ndarray | slice) -> Weight:
-    """Return rows (n,) of a weight (N, K): (n, K)."""
     return Blocks(weight.type, weight.rows[rows], weight.depth) if isinstance(weight, Blocks) else weight[rows]
 
 

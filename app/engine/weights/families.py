@@ -1,4 +1,4 @@
-"""Decide whether a model is Llama-shaped: one of the decoders that the fused forwards compute."""
+"""Decide whether a model is Llama-shaped, as the fused forwards require."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ ROTARY = ("default", "linear", "llama3", "yarn")  # the same angles at a positio
 
 
 class NotFusable(Exception):
-    """The model is not of the fused shape, or the fused forward and its modules disagree."""
+    """The fused forward does not support the model."""
 
 
 def is_llama_shaped(model: "PreTrainedModel") -> bool:
@@ -27,9 +27,7 @@ def is_llama_shaped(model: "PreTrainedModel") -> bool:
 
 
 def check_llama_shape(model: "PreTrainedModel") -> None:
-    """Raise NotFusable unless the model has pre-norm layers of attention, a gated SiLU, rotary positions, plain linear
-    layers.
-    """
+    """Raise NotFusable without pre-norm attention, a gated SiLU, rotary positions and plain linear layers."""
     name = type(model).__name__
     if name not in FAMILIES:
         raise NotFusable(f"{name} is none of the supported {', '.join(FAMILIES)}")

@@ -15,7 +15,6 @@ LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
 
 
 def digest(folders: Iterable[Path], **about: object) -> str:
-    """Digest the models in the folders, Paceline's code, its libraries, and the JSON values `about`."""
     whole = {
         "models": [_model(folder) for folder in folders],
         "libraries": {name: installed(name) for name in LIBRARIES},

@@ -1,6 +1,6 @@
-"""Write the configuration and the tokenizer of a GGUF model as Hugging Face's files; the weights stay in the file.
+"""Write a GGUF model's configuration and tokenizer as Hugging Face's files.
 
-`python -m app.engine.weights.gguf MODEL.gguf FOLDER`, a process of its own: transformers takes seconds to import.
+`python -m app.engine.weights.gguf MODEL.gguf FOLDER`, a separate process: transformers takes seconds to import.
 """
 
 import sys
@@ -54,10 +54,6 @@ def describe(file: Path, folder: Path) -> None:
 
 
 def _splitting_rule(reader: Any, file: Path) -> str | None:
-    """Return the name of the rule by which text is split; None for a vocabulary that needs none.
-
-    Raises ModelRefused for one that is not known: other tokens would be the model's input.
-    """
     kind = str(field(reader, file, "tokenizer.ggml.model"))
     if kind == "llama":  # SentencePiece
         return None

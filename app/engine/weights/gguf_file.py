@@ -1,4 +1,4 @@
-"""Read the tensors of a GGUF file of a Llama-shaped model under the names of Hugging Face's modules."""
+"""Read a Llama-shaped model's GGUF tensors under Hugging Face's names."""
 
 import mmap
 import re
@@ -44,7 +44,7 @@ PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in ano
 
 
 def opened(file: Path) -> Any:
-    """Open a GGUF file, once a process. Raises ModelRefused for one that is none, or not whole."""
+    """Open the file once a process. Raises ModelRefused for an invalid or truncated one."""
     try:
         about = file.stat()
         return _opened(file, about.st_size, about.st_mtime_ns)
@@ -53,7 +53,6 @@ def opened(file: Path) -> Any:
 
 
 def forget_pages(file: Path) -> None:
-    """Let the system take back what was read of a file."""
     opened(file).data._mmap.madvise(mmap.MADV_DONTNEED)
 
 
@@ -63,7 +62,7 @@ def _opened(file: Path, size: int, changed_ns: int) -> Any:
 
 
 class _Reader(gguf.GGUFReader):
-    """Leave the elements of lists unread: the library makes arrays of every word of the vocabulary, for seconds."""
+    """Leave lists unread: the library makes an array of every vocabulary word, for seconds."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
@@ -93,7 +92,7 @@ def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
 
 
 def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
-    """Return a value of the file's header. Raises ModelRefused where there is none, and no default."""
+    """Raises ModelRefused without value and default."""
     found = reader.get_field(name)
     if found is None:
         if default is None:
@@ -103,12 +102,12 @@ def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
 
 
 def types(file: Path) -> set[str]:
-    """Return ggml's names of the types of a file's tensors. Raises ModelRefused for a damaged file."""
+    """Raises ModelRefused for a damaged file."""
     return {tensor.tensor_type.name for tensor in opened(file).tensors}
 
 
 def readers(file: Path) -> dict[str, Callable[[], Weight]]:
-    """Return a reader of each weight by its module's name. Raises ModelRefused for a damaged file."""
+    """Map module names to readers of weights. Raises ModelRefused for a damaged file."""
     reader = opened(file)
     architecture = str(field(reader, file, "general.architecture"))
     in_order = sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset))
@@ -131,7 +130,6 @@ def readers(file: Path) -> dict[str, Callable[[], Weight]]:
 
 
 def _name(stored: str) -> str | None:
-    """Return the module's name of a tensor; None for one that no module holds."""
     stem, _, kind = stored.rpartition(".")
     if stem in WHOLE:
         return f"{WHOLE[stem]}.{kind}"

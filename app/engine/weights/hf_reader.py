@@ -15,10 +15,7 @@ from app.errors import ModelRefused
 
 
 def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Read the model in `folder`: from safetensors or GGUF only, without its own code, and whole.
-
-    Raises ModelRefused.
-    """
+    """Read from safetensors or GGUF only, without the model's own code, and whole. Raises ModelRefused."""
     transformers_logging.disable_progress_bar()
     if any(folder.glob("*.gguf")):
         return _from_gguf(folder, dtype)
@@ -40,7 +37,6 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 
 def _from_gguf(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """Build the model from its dequantised weights; a tied head shares the embedding's memory."""
     stored = Stored(folder)
     weights = {name: dense(stored[name]).to(dtype) for name in stored if name != HEAD or not stored.is_head_tied}
     weights.setdefault(HEAD, weights[EMBEDDING])
@@ -48,9 +44,8 @@ def _from_gguf(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
-    """Build the model that config.json in `folder` describes from these weights.
-
-    Its head has as many rows as theirs: `lm_head.weight` is (Vh, d). Raises ModelRefused.
+    """Build the model that config.json in `folder` describes; `lm_head.weight` may be shorter: (Vh, d). Raises
+    ModelRefused.
     """
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     rows, width = weights[HEAD].shape

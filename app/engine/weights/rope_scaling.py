@@ -1,7 +1,7 @@
-"""Read from a GGUF file how its positions are scaled, as transformers' `rope_parameters`.
+"""Read the scaling of positions from a GGUF file, as transformers' `rope_parameters`.
 
-llama.cpp turns pair i of a head by `position * base^(-2 i / D) / f_i`, f from the tensor `rope_freqs` where there is
-one, and scales that linearly or by yarn. A setting without an exact counterpart in transformers is refused by name.
+llama.cpp rotates pair i of a head by `position * base^(-2 i / D) / f_i`, f from the tensor `rope_freqs` if present, and
+scales that linearly or by yarn. A setting without an exact counterpart in transformers is refused.
 """
 
 import math
@@ -32,7 +32,7 @@ KNOWN = (
 
 
 def rope_parameters(reader: Any, file: Path, head_dim: int, base: float, max_positions: int) -> dict[str, Any]:
-    """Return the file's `rope_parameters` for heads of `head_dim`. Raises ModelRefused."""
+    """Raises ModelRefused."""
     architecture = str(field(reader, file, "general.architecture"))
     header = _Header(reader, file, f"{architecture}.rope.")
     header.check_known()
@@ -76,7 +76,7 @@ def _by_table(factors: np.ndarray, max_positions: int) -> dict[str, Any]:
 
 
 def _yarn(header: "_Header", max_positions: int) -> dict[str, Any]:
-    """Return yarn's parameters; attn_factor is beside yarn's own, 1 + 0.1 ln(factor), yarn_attn_factor for both."""
+    """Return yarn's parameters; attn_factor multiplies yarn's own, 1 + 0.1 ln(factor), yarn_attn_factor is both."""
     header.need("scaling.yarn_ext_factor", 1.0)
     factor, original = header.factor(), header.number("scaling.original_context_length", max_positions)
     found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": int(original)}
@@ -92,7 +92,7 @@ def _yarn(header: "_Header", max_positions: int) -> dict[str, Any]:
 
 
 def _table(reader: Any, file: Path, pairs: int) -> np.ndarray | None:
-    """Return the factors of `rope_freqs`, (D / 2,) float64; None where the file has none. Raises ModelRefused."""
+    """Return the factors of `rope_freqs`, (D / 2,) float64, or None. Raises ModelRefused."""
     found = None
     for tensor in reader.tensors:
         if tensor.name.startswith("rope_factors_"):
@@ -110,8 +110,6 @@ def _table(reader: Any, file: Path, pairs: int) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The settings of a file's header that begin with `prefix`."""
-
     reader: Any
     file: Path
     prefix: str
@@ -131,7 +129,7 @@ class _Header:
         return found
 
     def need(self, name: str, only: float) -> None:
-        """Raise ModelRefused where the file sets this to another number than the one that is read."""
+        """Raise ModelRefused if the file sets this to another number than `only`."""
         found = field(self.reader, self.file, self.prefix + name, only)
         if found != only:
             raise ModelRefused(f"{self.file} sets {self.prefix}{name} to {found}, which is not supported")

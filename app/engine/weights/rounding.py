@@ -1,4 +1,4 @@
-"""Round a model's linear weights when it is loaded, by ggml's own rules: another model."""
+"""Round a model's linear weights at load time, by ggml's own rules: another model."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,7 +17,7 @@ def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
 def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
     """Round a linear layer's weight (N, K) by gguf's own quantiser.
 
-    A row that is no whole number of blocks stays float32; blocks of that type stay as they are.
+    A row that is no whole number of blocks stays float32.
     """
     if wanted == "stored" or isinstance(weight, Blocks) and weight.type == wanted.upper():
         return weight
@@ -29,8 +29,6 @@ def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
 
 
 class _Rounded(Mapping[str, Weight]):
-    """Weights of which the linear layers' are rounded; an embedding, tied or not, stays as it is."""
-
     def __init__(self, weights: Weights, wanted: WeightsAs) -> None:
         self._weights, self._wanted = weights, wanted
 

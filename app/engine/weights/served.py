@@ -1,4 +1,4 @@
-"""Refuse models that no forward here computes, by their configuration, before any weight is read."""
+"""Refuse unsupported models by their configuration, before any weight is read."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,6 @@ def experts_refused(model: Path) -> ModelRefused:
 
 
 def _quantised_as(folder: Path, config: dict[str, Any]) -> str | None:
-    """Return the method's name, None for weights that are not quantised."""
     for part in _parts(config):
         found = part.get("quantization_config")
         if found:
@@ -50,6 +49,5 @@ def _has_experts(config: dict[str, Any]) -> bool:
 
 
 def _parts(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the configuration and its parts': a language model's lies one level down beside images."""
     yield config
     yield from (part for part in config.values() if isinstance(part, dict))

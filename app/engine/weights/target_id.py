@@ -1,4 +1,4 @@
-"""Name what a target's texts depend on: 16 hex digits of its weights, their arithmetic and its tokenizer."""
+"""Identify a target by 16 hex digits of its weights, their arithmetic and its tokenizer."""
 
 import hashlib
 import json
@@ -22,7 +22,6 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
 
 
 def _activations(folder: Path, settings: Settings) -> str:
-    """Return how rows are rounded, by a name that no other arithmetic has had."""
     if settings.activations == "int8" and settings.weights == "stored":
         kinds = {kind for file in weight_files(folder) if file.suffix == ".gguf" for kind in types(file)}
         if any(kind.endswith("_K") for kind in kinds):
@@ -31,13 +30,11 @@ def _activations(folder: Path, settings: Settings) -> str:
 
 
 def _on_device(device: str, settings: Settings) -> list[object]:
-    """Return how a device computes, by a name that no other arithmetic has had."""
     logits = [] if settings.gpu_dtype == "float32" else ["float32 logits"]
     return [device, settings.gpu_dtype, settings.gpu_exact, *logits]
 
 
 def _contents(folder: Path, home: Path) -> str:
-    """Return a digest of the model's files; kept, since a large one takes seconds to read."""
     file = home / "known" / f"contents-{digest([folder])}.txt"
     if (known := read_cached(file, str)) is not None:
         return known

@@ -17,7 +17,7 @@ HASHED_ROWS = 2048  # at a time
 
 
 class Stored(Mapping[str, Weight]):
-    """The weights of a folder, read when looked up. A tied head is the embedding. Raises ModelRefused for none."""
+    """Read a folder's weights lazily. A tied head is the embedding. Raises ModelRefused for none."""
 
     def __init__(self, folder: Path) -> None:
         self._readers: dict[str, Callable[[], Weight]] = {}
@@ -46,7 +46,6 @@ class Stored(Mapping[str, Weight]):
 
 
 def end_loading(*folders: Path) -> None:
-    """Give back the memory of loading models that serving them needs no more."""
     for folder in folders:
         for file in folder.glob("*.gguf"):
             forget_pages(file)
@@ -55,13 +54,12 @@ def end_loading(*folders: Path) -> None:
 
 
 def holds(ours: Weights, theirs: Mapping[str, torch.Tensor]) -> bool:
-    """Tell whether `ours` has all of `theirs`, number for number, whatever the types."""
     return all(name in ours and torch.equal(weight.float(), dense(ours[name])) for name, weight in theirs.items())
 
 
 @lru_cache(maxsize=1)
 def embedding_sha256(target: Path) -> str:
-    """Hash the target's embedding, as float32, by which a drafter's card names its target."""
+    """Hash the target's embedding, as float32: the target's id in a drafter's card."""
     found, weight = hashlib.sha256(), stored_embedding(target)
     size = len(weight.rows) if isinstance(weight, Blocks) else len(weight)
     for first in range(0, size, HASHED_ROWS):  # all at once would be the largest piece of memory of a start
@@ -72,7 +70,7 @@ def embedding_sha256(target: Path) -> str:
 
 @lru_cache(maxsize=1)
 def stored_embedding(target: Path) -> Weight:
-    """Return the target's embedding (V, d) as its file holds it, shared by all drafters of a process."""
+    """Return (V, d) as the file holds it, shared by all drafters of a process."""
     weights = Stored(target)
     if EMBEDDING not in weights:
         raise ModelRefused(f"{target} holds no {EMBEDDING}")

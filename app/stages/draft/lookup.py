@@ -1,9 +1,8 @@
 """Guess by n-gram match in the request's own text: the tokens after the longest match come again.
 
-A microsecond or two a round: the whole batch is looked up in one call (`kernels.host.own_matches`). Confidence
-is how often a match of that length was followed so far, in this request and, where it has little evidence, in
-all of them. Sizes 8/4/2 and the starting rates come from 600 greedy SmolLM2-135M generations: a match of one
-token is followed by the same token in 20 % of cases only, of two in 52 %, of eight in 82 %, of 24 in 98 %.
+Confidence is how often a match of that length was followed, in this request and, where it has little evidence, in all.
+Starting rates come from 600 greedy SmolLM2-135M generations: a match of one token is followed by the same token in 20
+% of cases, of two in 52 %, of eight in 82 %.
 """
 
 from collections import OrderedDict
@@ -20,10 +19,7 @@ MOST_UPDATES = 256  # that wait for the next drafts
 
 
 class Lookup:
-    """Drafter over each request's own tokens. Memory is bounded: the least recent requests go first.
-
-    What was committed is taken in with the next drafts, as it came: one call for both.
-    """
+    """Drafter over each request's own tokens. The least recent requests are dropped first."""
 
     name = "lookup"
 
@@ -70,7 +66,7 @@ class Lookup:
             self._rows.free([text.row])
 
     def _read(self, context: Context, length: int, batch: "_Batch") -> int:
-        """Add to a batch what came in the first `length` tokens of a sequence; return the sequence's row."""
+        """Add a sequence's new tokens to a batch; return its row."""
         tokens, texts = context.tokens, self._texts
         text = texts.get(context.request_id)
         if text is not None and tokens[max(0, text.end - LONGEST) : text.end] != text.last:
@@ -92,20 +88,17 @@ class Lookup:
         return text.row
 
     def _empty(self) -> "_Text":
-        """Begin a text."""
         row = self._rows.take()
         self._rows.texts.ends[row] = 0
         self._rows.texts.rates[row] = 0.0
         return _Text(row)
 
     def _leave(self, request_id: str, batch: "_Batch") -> None:
-        """Drop a text; its row is free once the batch is looked up."""
         text = self._texts.pop(request_id)
         self._held_tokens -= text.end
         batch.left.append(text.row)
 
     def _look_up(self, batch: "_Batch", asked: list[tuple[int, int]]) -> tuple[list[int], list[float], list[int]]:
-        """Take in what came, and return the guesses for each row asked for: tokens, chances, and where each ends."""
         most = sum(count for _, count in asked)
         out = Copies(np.empty(most, np.int64), np.empty(most), np.empty(len(asked), np.int64))
         read, rows = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (batch.read, asked))
@@ -116,8 +109,6 @@ class Lookup:
 
 
 class _Text:
-    """How far a sequence was read, and where it lies."""
-
     __slots__ = ("end", "last", "row")
 
     def __init__(self, row: int) -> None:
@@ -127,8 +118,6 @@ class _Text:
 
 
 class _Batch:
-    """What one call takes in."""
-
     __slots__ = ("fresh", "left", "read")
 
     def __init__(self) -> None:

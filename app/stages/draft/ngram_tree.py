@@ -12,15 +12,14 @@ Children = Callable[[Gram], list[tuple[int, float]]]  # (token, confidence) of w
 
 
 def grown(name: str, context: Context, children: Children, longest: int) -> Draft | None:
-    """Make a drafter's draft for a context with `grow`; None if it finds nothing."""
     tokens, parents, confidences = grow(children, tuple(context.tokens[-longest:]), context.max_draft_tokens, longest)
     return draft_of(name, context, tokens, parents, confidences) if tokens else None
 
 
 def grow(children: Children, context: Gram, max_tokens: int, longest: int) -> tuple[list[int], list[int], list[float]]:
-    """(tokens, parents, confidences) of the `max_tokens` likeliest nodes: always open the most likely leaf next.
+    """Return (tokens, parents, confidences) of the `max_tokens` likeliest nodes: always open the likeliest leaf next.
 
-    `context` are the last tokens, `longest` of them at most; so are the contexts that `children` gets.
+    `context` has the last tokens, `longest` at most, as do the contexts that `children` gets.
     """
     tokens: list[int] = []
     parents: list[int] = []

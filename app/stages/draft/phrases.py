@@ -1,11 +1,8 @@
 """Guess from a store of the target's own text, and from the request's: the tokens that followed the same few before.
 
-Retrieval from a store, as an interpolated n-gram model with a cache (`kernels.host.phrase_tree` has the formula and
-the sources): no model, some tens of microseconds a round. The store is the same for all requests and learns nothing,
-and a request's own text serves that one alone, so tenants share nothing (design D9).
-
-The store is tokens alone (`tokens.npy`, texts parted by one id beyond the vocabulary); the tables are made from it at
-the first load, half a second for a million tokens, and kept.
+An interpolated n-gram model with a cache (formula and sources: `kernels.host.phrase_tree`). A request's own text
+serves that one alone, so tenants share nothing (design D9). The store is `tokens.npy`, texts parted by one id beyond
+the vocabulary; its tables are made at the first load.
 """
 
 import hashlib
@@ -33,12 +30,9 @@ FILE = "tokens.npy"
 
 
 class Phrases:
-    """Drafter over a fixed store of text and each request's own; looks a whole batch up in one call."""
-
     name = "phrases"
 
     def __init__(self, tables: PhraseTables, vocab_size: int) -> None:
-        """Draft from the tables of a store, for a target of so many tokens."""
         self._tables = tables
         self._own_text: OrderedDict[str, _OwnText] = OrderedDict()  # by request, the one drafted for last at the end
         rows, words = 8, vocab_size // 64 + 1
@@ -72,7 +66,7 @@ class Phrases:
         return drafts
 
     def update(self, context: Context) -> None:
-        """Learn nothing for other requests; the request's own tokens are read when it is drafted for."""
+        """Learn nothing; `draft` reads the request's own tokens."""
 
     def remove(self, request_id: str) -> None:
         own = self._own_text.pop(request_id, None)
@@ -80,7 +74,7 @@ class Phrases:
             self._rows.free([own.row])
 
     def _read(self, context: Context, left: list[int]) -> tuple[int, list[int]]:
-        """Return the row of a request's own text, and the tokens that came since it was read."""
+        """Return the row of a request's own text, and its tokens that are not read yet."""
         tokens = context.tokens
         own = self._own_text.get(context.request_id)
         if own is not None and tokens[max(0, own.end - LONGEST) : own.end] != own.last:
@@ -96,7 +90,6 @@ class Phrases:
         return own.row, fresh
 
     def _empty(self, length: int) -> "_OwnText":
-        """Begin the own text of a sequence of so many tokens."""
         row, texts = self._rows.take(), self._rows.texts
         first = max(0, length - MAX_TOKENS)
         before = max(0, first - LONGEST)
@@ -107,7 +100,6 @@ class Phrases:
     def _grown(
         self, asked: list[tuple[int, int, int]], fresh: list[int]
     ) -> tuple[list[int], list[int], list[float], list[int]]:
-        """Return the tokens, parents and chances of the trees' nodes, and where each tree's end."""
         out = room(len(asked), sum(most for _, _, most in asked))
         rows = np.array(asked, np.int64).reshape(-1, 3)
         phrase_trees(self._tables, self._rows.texts, rows, np.array(fresh, np.int32), out)
@@ -118,10 +110,7 @@ class Phrases:
 
 
 class _OwnText:
-    """How far a request's own text was read, and where it lies.
-
-    It is the last MAX_TOKENS when the request is first seen, with what lends context to them, and what comes.
-    """
+    """How far a request's own text is read. It starts at most MAX_TOKENS before the first draft."""
 
     __slots__ = ("before", "end", "last", "row")
 
@@ -133,10 +122,7 @@ class _OwnText:
 
 
 def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phrases:
-    """Load the store in a drafter's folder. Raises ModelRefused.
-
-    `kept`: where the tables lie from one start to the next; every process maps the same pages.
-    """
+    """Load the store in a drafter's folder; all processes map the tables below `kept`. Raises ModelRefused."""
     try:
         store = np.load(folder / FILE, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -147,7 +133,6 @@ def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phr
 
 
 def _tables(store: np.ndarray, vocab_size: int, kept: Path | None) -> PhraseTables:
-    """Return a store's tables, from below `kept` if they are there; a disk that cannot be written costs time alone."""
     if kept is None:
         return phrase_tables(store.astype(np.int64), vocab_size)
     parts = (MADE_BY.read_bytes(), str((vocab_size, store.dtype)).encode(), store.tobytes())

@@ -1,4 +1,4 @@
-"""The protocol of drafters: contexts in, drafts out, in batches. A drafter may be wrong or silent and never raises."""
+"""Define the protocol of drafters: contexts in, drafts out, in batches."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.request import Sampling
 
 @dataclass(slots=True)
 class Context:
-    """One sequence to guess on. `tokens` is shared with its owner: read it, never change it."""
+    """One sequence to guess on. `tokens` is its owner's list: never change it."""
 
     request_id: str
     tenant: str
@@ -25,7 +25,6 @@ class Context:
 def draft_of(
     name: str, context: Context, tokens: Iterable[int], parents: Iterable[int], chances: Iterable[float]
 ) -> Draft:
-    """Make a drafter's draft for a context."""
     return Draft(
         request_id=context.request_id,
         base=len(context.tokens),
@@ -37,18 +36,16 @@ def draft_of(
 
 
 class Drafter(Protocol):
-    """Guess the next tokens. One process, one thread. Caches only: all of its state can be lost."""
+    """Guess the next tokens; never raise. One process, one thread. All state is a cache."""
 
     name: str
 
     def draft(self, contexts: Sequence[Context]) -> list[Draft]:
-        """Draft at most once for each context, with `base` its length; not at all where no guess is worth a row."""
+        """Return at most one draft for each context, with `base` its length."""
         ...
 
-    def update(self, context: Context) -> None:
-        """Learn from the tokens committed since the last call for this request. May do nothing."""
-        ...
+    def update(self, context: Context) -> None: ...
 
     def remove(self, request_id: str) -> None:
-        """Free the memory that only this request needs: it has ended."""
+        """Free an ended request's memory."""
         ...

@@ -1,4 +1,4 @@
-"""The model-free drafters, by name. Adding one that needs no file: its module, and its line here."""
+"""Name the model-free drafters. A new one that needs no file: its module, and its line here."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,7 +7,6 @@ from app.stages.draft.suffix import Suffix
 
 
 def _lookup() -> Drafter:
-    """Build the drafter over a request's own text."""
     from app.stages.draft.lookup import Lookup  # numba: web and control name drafters, and run none
 
     return Lookup()
@@ -22,5 +21,5 @@ MODEL_FREE = (*BUILT_IN, PHRASES)  # run where drafts are fused and never answer
 
 
 def build(names: Iterable[str] = tuple(BUILT_IN)) -> list[Drafter]:
-    """Build a fresh drafter for each name. Raises KeyError for a name that is not built in."""
+    """Raises KeyError for a name that is not built in."""
     return [BUILT_IN[name]() for name in names]

@@ -1,4 +1,4 @@
-"""Hold texts as compiled code reads them: in arrays, a row each."""
+"""Hold texts in arrays for compiled code, a row each."""
 
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -12,15 +12,14 @@ Texts = TypeVar("Texts", MatchedTexts, OwnTexts)
 
 
 class TextRows(Generic[Texts]):
-    """Arrays with a row for each text, which grow with what they hold."""
+    """Arrays with a row for each text, which grow."""
 
     def __init__(self, texts: Texts) -> None:
-        """Begin with these arrays, all of whose rows are free."""
         self.texts: Texts = texts
         self._free = [*range(len(texts.tokens))]
 
     def take(self) -> int:
-        """Return a free row, which has what its last text left."""
+        """Return a free row, which keeps what its last text left."""
         if not self._free:
             held: int = len(self.texts.tokens)
             self._free = [*range(held, 2 * held)]
@@ -28,23 +27,19 @@ class TextRows(Generic[Texts]):
         return self._free.pop()
 
     def reserve(self, length: int) -> None:
-        """Make room for texts of so many tokens."""
         tokens = self.texts.tokens
         if length > tokens.shape[1]:
             self.texts = self.texts._replace(tokens=_larger(tokens, (len(tokens), 2 * length)))
 
     def free(self, rows: Iterable[int]) -> None:
-        """Take rows back."""
         self._free += rows
 
 
 def _with_rows(arrays: Iterable[np.ndarray], rows: int) -> list[np.ndarray]:
-    """Copy arrays into such of more rows."""
     return [_larger(values, (rows, *values.shape[1:])) for values in arrays]
 
 
 def _larger(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Copy an array into a larger one; memory that is not written to takes none."""
     larger = np.zeros(shape, values.dtype)
     larger[tuple(map(slice, values.shape))] = values
     return larger

@@ -1,7 +1,4 @@
-"""Read one row of a packed weight as float32: a token's embedding.
-
-A block expands to its sixteen rows, and the token's own is picked out: one that is also the head needs no second copy.
-"""
+"""Read a token's embedding from a packed weight as float32."""
 
 from typing import Any
 
@@ -18,7 +15,7 @@ ARGUMENTS = 4  # of every kernel here
 
 @op(nothing, address, address, index, index, address)
 def call_row(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
-    """Call the kernel behind an address: packed W, depth, a row's number, and where its (depth,) float32 go."""
+    """Call the kernel at an address with: packed W, depth, a row's number, the address of (depth,) float32."""
     kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
     b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
 

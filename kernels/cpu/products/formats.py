@@ -1,4 +1,4 @@
-"""Read weights as a file stores them: a line's sixteen columns become, in registers, the float32 of dequantising.
+"""Expand sixteen columns of a stored weight's line in registers, to the float32 of dequantising.
 
     BF16, F16: the number itself        Q8_0, Q5_0: d q        Q4_0: d (q - 8)
     Q4_K, Q5_K: (d sc) q - (dmin mn)    Q4_1, Q5_1: d q + m    Q6_K: (d sc) q
@@ -49,11 +49,9 @@ class Format:
         return ()
 
     def part_header(self, b: ir.IRBuilder, where: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read a part's header at an address; return what its lines are made with."""
         return header
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
-        """Read PIECE lines at an address, one when asked for; sixteen floats each."""
         raise NotImplementedError
 
 
@@ -106,7 +104,7 @@ class Nibbles(Format):
 
 
 class NibblesAndMinimum(Nibbles):
-    """d q + m, as `Nibbles`; two f16 a column and group."""
+    """d q + m; two f16 a column and group."""
 
     __slots__ = ()
 
@@ -115,8 +113,6 @@ class NibblesAndMinimum(Nibbles):
 
 
 class BytesAndMinimum(NibblesAndMinimum):
-    """d q + m, a byte each."""
-
     __slots__ = ()
 
     def piece(self, b: ir.IRBuilder, where: Any, scales: tuple[Any, ...]) -> Iterator[Any]:
@@ -139,8 +135,6 @@ class KNibbles(Nibbles):
 
 
 class KBytes(KNibbles):
-    """(d sc) q - (dmin mn), a byte each."""
-
     __slots__ = ()
     piece = BytesAndMinimum.piece
 

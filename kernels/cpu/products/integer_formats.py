@@ -1,11 +1,11 @@
-"""Say how each kind of stored weight lies in memory for integer products, and what makes its sums floats.
+"""Describe each kind of stored weight for integer products: its layout in memory and its sums' scales.
 
     Q4_0, Q5_0, Q8_0: (d d_x) sum of (q - offset) q_x       Q4_1, Q5_1: (d d_x) sum of q q_x + m s_x
     Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
 
 d_x, q_x and s_x are those of 32 lines of a rounded row (`round_rows`). Sums are below 2^24, hence exact. A group is a
-header with sixteen columns' scales, then 64 bytes at a time, in which four neighbours are one column's lines. Weights
-are unsigned; the row's sum takes the offset off.
+header with sixteen columns' scales, then rows of 64 bytes, in which four neighbours are one column's lines. Weights are
+unsigned; the row's sum removes the offset.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True)
 class IntegerFormat:
-    """A kind of stored weight: d (q - offset). A group has a header and `parts` parts of 32 lines."""
+    """d (q - offset). A group has a header and `parts` parts of 32 lines."""
 
     name: str  # ggml's
     is_nibbles: bool  # 64 bytes hold eight lines, else four
@@ -42,7 +42,6 @@ class IntegerFormat:
 
     @property
     def is_eight_bits(self) -> bool:
-        """Tell whether a weight, made unsigned, may be more than 127."""
         return self.offset == 128
 
     @property
@@ -58,15 +57,13 @@ class IntegerFormat:
         return self.header_bytes + self.parts * self.part_bytes
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
-        """Read what all parts of the group at an address have in common."""
         return ()
 
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read the scales of a part, by its number, of the group at an address."""
         return (halves(b, where, 0),)
 
     def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
-        """Add a part's products with a row's block to `out`; sums: of `lines` integers each."""
+        """`sums`: of `lines` integers each."""
         whole = self.whole(b, x, scales, sums)
         return fused(b, b.fmul(scales[0], x.d), b.sitofp(whole, _FLOATS), out)
 
@@ -75,8 +72,6 @@ class IntegerFormat:
 
 
 class WithMinimum(IntegerFormat):
-    """d q + m."""
-
     __slots__ = ()
 
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -119,7 +114,6 @@ class KSixteens(IntegerFormat):
 
 
 def _factors(b: ir.IRBuilder, where: Any, after: int, part: Any) -> Any:
-    """Return the address of a part's factors, which begin `after` so many bytes of the group at `where`."""
     return b.add(where, b.add(ir.Constant(_I64, after), b.mul(part, ir.Constant(_I64, FACTOR_BYTES))))
 
 

@@ -2,8 +2,8 @@
 
     out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
 
-That is ggml's arithmetic (which for its K types rounds rows by 256, not by 32). Integer sums are exact, and blocks'
-sums are one chain of fused multiply-adds by rising k: a row has the same bits in any batch, on every processor.
+This is ggml's arithmetic, except that ggml's K types round rows by 256. Integer sums are exact, and blocks' sums are
+one chain of fused multiply-adds by rising k: a row has the same bits in any batch, on every processor.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _HALF = ir.VectorType(_I8, 2 * LANES)  # what one register of AVX2 holds
 
 
 def instructions() -> str:
-    """Return which instructions multiply bytes on the processor that code is compiled for: vnni, avx2, or any."""
+    """Return the processor's instructions for products of bytes: vnni, avx2, or any."""
     if processor_has("avx512vnni") and processor_has("avx512bw"):
         return "vnni"
     return "avx2" if processor_has("avx2") else "any"
@@ -47,7 +47,6 @@ def _tiles(form: IntegerFormat) -> Any:
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
-        """Add x (rows, k), rounded, at stride ldx times w (k, 16) to out (rows, 16) at stride ldo; bytes."""
         groups = b.udiv(k, integer(form.depth))
 
         def tile(height: int) -> None:
@@ -123,9 +122,8 @@ def _vnni(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> An
 
 
 def _avx2(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
-    """Compute `_vnni` by sums of pairs in 16 bits.
-
-    They hold no pairs of bytes up to 255, which go in two parts, w & 127 and w & 128.
+    """Compute `_vnni` by sums of pairs in 16 bits, which overflow above 127: bytes go in two parts, w & 127 and w &
+    128.
     """
     if not form.is_eight_bits:
         return b.add(sums, _pairs_of(b, w, x))
@@ -135,7 +133,6 @@ def _avx2(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> An
 
 
 def _pairs_of(b: ir.IRBuilder, w: Any, x: Any) -> Any:
-    """Return sixteen sums of four products of bytes whose pairs fit 16 bits; w unsigned, x signed."""
     words, ints = ir.VectorType(_I16, LANES), ir.VectorType(_I32, LANES // 2)
     multiply = _declared(b, "llvm.x86.avx2.pmadd.ub.sw", ir.FunctionType(words, [_HALF, _HALF]))
     join = _declared(b, "llvm.x86.avx2.pmadd.wd", ir.FunctionType(ints, [words, words]))
@@ -149,7 +146,6 @@ def _pairs_of(b: ir.IRBuilder, w: Any, x: Any) -> Any:
 
 
 def _any(b: ir.IRBuilder, form: IntegerFormat, sums: Any, w: Any, x: Any) -> Any:
-    """Compute `_vnni` by ordinary multiplications."""
     for shift in range(24, -8, -8):
         up, down = ir.Constant(_INTS, [24 - shift] * LANES), ir.Constant(_INTS, [24] * LANES)
         sums = b.add(sums, b.mul(b.lshr(b.shl(w, up), down), b.ashr(b.shl(x, up), down)))

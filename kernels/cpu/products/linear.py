@@ -1,8 +1,8 @@
-"""Multiply by weights packed into blocks of sixteen columns, as many blocks as a thread has been given.
+"""Multiply by weights packed into blocks of sixteen columns, for one thread's range of blocks.
 
     y = x W^T (+ b)
 
-One kernel for each kind of stored weight, behind an address: a model compiles those its file has.
+Each kind of stored weight has one kernel, called by address; a model compiles those its file has.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ def begin(rows: int, bias: int, out: int, ldo: int) -> None:
 def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
     """Add x W^T to out for one block, or for two if there are one or two rows.
 
-    More rows than a tile's go over W in chunks that stay in the first-level cache; the first two tiles prefetch half of
+    More rows than a tile's take W in chunks that stay in the first-level cache; the first two tiles prefetch half of
     the next chunk each.
     """
     if count == 2:
@@ -71,7 +71,6 @@ def multiply(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: i
 
 @op(address)
 def scratch(b: ir.IRBuilder) -> Any:
-    """Return the address of room on the stack for a chunk's float32."""
     room = cgutils.alloca_once(b, ir.ArrayType(ir.FloatType(), WIDEST * BYTES // 4))
     return b.ptrtoint(room, ir.IntType(64))
 
@@ -86,7 +85,7 @@ def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = P
     """Return a function that computes blocks `first ... end - 1` of out = x W^T + b; strides in bytes.
 
     x (rows, depth) at stride ldx, packed W, bias (0: none), out (rows, 16 blocks) at stride ldo. `multiply` adds x W^T
-    to out for one block, or for two if there are at most `pair_rows` rows.
+    to out for one block, or for two with at most `pair_rows` rows.
     """
 
     def over_blocks(
@@ -108,7 +107,7 @@ def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = P
 
 
 def _stored(form: Format) -> Native:
-    """Return `linear` for packed W: up to two tiles' rows expand it in registers, more go over chunks expanded once."""
+    """Two tiles' rows expand W in registers, more rows use chunks expanded once."""
     product, pair, expand = product_of(form), pair_of(form), expander(form)
     lines, group_bytes = form.depth, form.group_bytes
     chunk, in_tiles = max(lines, CHUNK // lines * lines), 2 * tallest()
@@ -131,10 +130,7 @@ def _stored(form: Format) -> Native:
 
 
 def _integer(form: IntegerFormat) -> Native:
-    """Return `linear` for rounded rows and integer weights, block by block:
-
-    two streams took 1.8 times as long on an EPYC.
-    """
+    """Take one block at a time: two took 1.8 times as long on an EPYC."""
     product = integer_product_of(form)
 
     def multiply_integers(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:

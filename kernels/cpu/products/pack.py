@@ -1,4 +1,4 @@
-"""Lay weights out for `kernels.cpu.products.linear`: blocks of sixteen columns, lines in the order of k.
+"""Pack weights for `kernels.cpu.products.linear`: blocks of sixteen columns, lines in the order of k.
 
 A weight (N, K) goes in, float32 or as a GGUF file's rows of blocks along K. Missing columns are zero.
 """
@@ -16,7 +16,7 @@ SIX_D = 104  # which f16 of a block of Q6_K is d: the last
 
 
 def pack(weight: np.ndarray) -> np.ndarray:
-    """Pack a weight: (N, K) float32 -> (ceil(N / 16), K, 16) float32."""
+    """(N, K) float32 -> (ceil(N / 16), K, 16) float32."""
     columns, depth = weight.shape
     whole = weight if columns % LANES == 0 else np.pad(weight, ((0, -columns % LANES), (0, 0)))
     return aligned(whole.reshape(-1, LANES, depth).transpose(0, 2, 1), np.float32)
@@ -29,7 +29,7 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     """Pack raw rows of a GGUF type of FORMATS: (N, bytes of a row) -> (ceil(N / 16), groups, bytes of a group) uint8.
 
-    Raises ValueError where K is no whole number of groups.
+    Raises ValueError unless K is a whole number of groups.
     """
     form = FORMATS[name]
     if depth % form.depth:
@@ -40,7 +40,6 @@ def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
 
 
 def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    """Pack raw rows of a GGUF type of INTEGER_FORMATS as `pack_stored` does."""
     form = INTEGER_FORMATS[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
@@ -84,7 +83,7 @@ def _pack_nibbles(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
 
 
 def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d or d and m, 4 bytes of fifth bits, 16 bytes as `_pack_nibbles`; Q5_0's are about 16."""
+    """d or d and m, 4 bytes of fifth bits, 16 bytes as `_pack_nibbles`; Q5_0's q has offset 16."""
     factors = form.header_bytes // (2 * LANES)
     for i in range(factors):
         _put(out, 2 * LANES * i, _scales(blocks, i))
@@ -95,9 +94,8 @@ def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
 
 
 def _pack_k(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d, dmin, 12 bytes of eight (sc, mn), for Q5_K 32 bytes of fifth bits, 128 bytes:
-
-    32 for 64 weights, low nibbles first.
+    """d, dmin, 12 bytes of eight (sc, mn), for Q5_K 32 bytes of fifth bits, 128 bytes: 32 for 64 weights, low nibbles
+    first.
     """
     for i in range(2):
         _put(out, 2 * LANES * i, _scales(blocks, i))
@@ -192,7 +190,7 @@ def _k_integers(blocks: np.ndarray) -> np.ndarray:
 
 
 def _six_integers(blocks: np.ndarray) -> np.ndarray:
-    """Return q of Q6_K, which is about 32, (..., 256)."""
+    """Return q of Q6_K, with offset 32, (..., 256)."""
     shape = blocks.shape[:3]
     low = blocks[..., :128].reshape(*shape, 2, 64)
     low = np.stack([low & 15, low >> 4], -2).reshape(*shape, 256)
@@ -202,12 +200,12 @@ def _six_integers(blocks: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
-    """Take 16 bytes apart, (..., 16) -> (..., 32): the low halves first."""
+    """(..., 16) bytes -> (..., 32): the low halves first."""
     return np.concatenate([packed & 15, packed >> 4], -1)
 
 
 def _fives(packed: np.ndarray) -> np.ndarray:
-    """Put 4 bytes of fifth bits upon 16 of nibbles, (..., 20) -> (..., 32)."""
+    """4 bytes of fifth bits and 16 of nibbles, (..., 20) -> (..., 32)."""
     return _nibbles(packed[..., 4:]) | np.unpackbits(packed[..., :4], axis=-1, bitorder="little") << 4
 
 
@@ -221,7 +219,6 @@ def _pairs(q: np.ndarray) -> np.ndarray:
 
 
 def _put(out: np.ndarray, at: int, values: np.ndarray) -> int:
-    """Write each group's values at a place in out (NB, groups, bytes), and return the place behind them."""
     flat = np.ascontiguousarray(values).reshape(*values.shape[:2], -1).view(np.uint8)
     end = at + flat.shape[-1]
     out[..., at:end] = flat
@@ -235,7 +232,7 @@ def aligned(array: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Return an empty array that begins with a cache line: no line of W then lies in two."""
+    """Return an empty array that begins with a cache line: no line of W lies in two."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     room = np.empty(size + CACHE_LINE, np.uint8)
     first = -room.ctypes.data % CACHE_LINE

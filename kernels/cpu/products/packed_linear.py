@@ -1,9 +1,8 @@
-"""Multiply by a weight packed once, so that a row's bits do not depend on its neighbours.
+"""Multiply by a packed weight, with a row's bits independent of its neighbours.
 
     y = x W^T + b
 
-Each output is one chain of fused multiply-adds in the order of k; torch's operators multiply in another way for another
-number of rows.
+Each output is one chain of fused multiply-adds in the order of k.
 """
 
 from functools import partial
@@ -24,7 +23,6 @@ SHARED = 2**23  # multiply-adds from which other threads are woken: they come to
 def packed_linear(
     rows: int, x: int, w: int, depth: int, bias: int, blocks: int, piece: int, out: int, counter: int
 ) -> None:
-    """Compute one thread's share of out = x W^T + b: `piece` blocks of columns at a time, until none is left."""
     while True:
         first = take(counter, 0, piece)
         if first >= blocks:
@@ -61,7 +59,7 @@ class PackedLinear(nn.Module):
 
 
 def is_exact() -> bool:
-    """Tell whether rows have the same bits alone and among others here, by a few products of random numbers."""
+    """Compare a few random products of rows alone and in a batch."""
     for depth in (16, 576, 1536):
         x, layer = torch.randn(50, depth), PackedLinear(torch.randn(576, depth), torch.randn(576))
         alone = torch.cat([layer(x[i : i + 1]) for i in range(len(x))])

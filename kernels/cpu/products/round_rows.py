@@ -2,8 +2,8 @@
 
     d = max |x| / 127,  q = round(x / d),  s = d (sum of q)
 
-A block is 32 int8, d and s as float32, the sum of q and that of its first half as int32: 48 bytes. A block with a
-number that is not finite has d = s = NaN.
+A block is 32 int8, d and s as float32, the sum of q and that of its first half as int32: 48 bytes. A NaN or infinity
+makes d = s = NaN.
 """
 
 import numpy as np
@@ -58,10 +58,7 @@ def round_row(x: int, size: int, out: int) -> None:
 
 @kernel
 def round_part(rounds: int, x: int, rounded: int, row: int, depth: int, first: int, size: int) -> None:
-    """Round columns `first ...
-
-    first + size - 1` of a row of x (rows, depth), multiples of BLOCK, unless `rounds` is 0.
-    """
+    """Round columns `first` and up of a row of x (rows, depth); sizes are multiples of BLOCK. `rounds` 0: no effect."""
     if rounds != 0:
         to = rounded + (row * (depth // BLOCK) + first // BLOCK) * BLOCK_BYTES
         round_row(x + 4 * (row * depth + first), size, to)

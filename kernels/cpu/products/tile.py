@@ -1,11 +1,10 @@
-"""Multiply a few rows of x by sixteen columns of W: the product that everything else is made of.
+"""Multiply a few rows of x by sixteen columns of W: the product under all others.
 
     out = x W (+ out)
 
-W is float32, or packed (`formats`): a packed line becomes the same float32 in registers. Each output is one chain of
-fused multiply-adds over k = 0, 1, ...: the same bits in tiles of all heights. Six rows by sixteen columns are twelve of
-AVX2's sixteen registers. Tiles over weights prefetch lines; one or two rows take two blocks of W at once: enough chains
-of additions.
+W is float32, or packed (`formats`) and expanded to it in registers. Each output is one chain of fused multiply-adds
+over k = 0, 1, ...: the same bits at all heights. Six rows by sixteen columns take twelve of AVX2's sixteen registers;
+one or two rows take two blocks for enough independent chains.
 """
 
 from collections.abc import Callable, Iterable
@@ -72,10 +71,7 @@ class _Tile:
 
 
 def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = False, every: int = 0) -> Any:
-    """Return the tiles of these heights over float32.
-
-    `every` so many lines (0: never) memory is asked for the next 64 bytes from `ask` on.
-    """
+    """Return the tiles of these heights over float32; prefetch 64 bytes from `ask` each `every` lines (0: never)."""
 
     @op(nothing, index, address, index, address, index, index, address, index, address)
     def tiles(
@@ -120,8 +116,6 @@ def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
 
 
 def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
-    """Emit `for each line of the groups: sums = visit(line, its columns in each block, sums)`; return the last sums."""
-
     def group(i: Any, sums: list[Any]) -> list[Any]:
         at_group = [b.add(w, b.mul(i, integer(form.group_bytes))) for w in ws]
         headers = [form.header(b, where) for where in at_group]
@@ -151,7 +145,6 @@ def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums
 
 
 def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
-    """Ask memory for what lies AHEAD of `size` bytes at each place."""
     for where in places:
         for offset in range(0, size, LINE):
             prefetch(b, b.add(where, integer(AHEAD + offset)))
@@ -178,7 +171,6 @@ def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Callable[[Any, li
 
 
 def by_height(b: ir.IRBuilder, rows: Any, heights: Iterable[int], emit: Callable[[int], None]) -> None:
-    """Emit `emit(rows)` for `rows` known when it runs, which is one of the heights."""
     after = b.append_basic_block("after_tile")
     choice = b.switch(rows, after)
     for height in heights:
@@ -196,10 +188,7 @@ def integer(value: int) -> ir.Constant:
 
 @kernel
 def height(rows: int, most: int) -> int:
-    """Return the rows of the next tile, of `most` at most:
-
-    even parts; nine and eleven, which are rare, have no tile.
-    """
+    """Return the rows of the next tile, at most `most`: even parts; nine and eleven have no tile."""
     tiles = (rows + most - 1) // most
     even = (rows + tiles - 1) // tiles
     return (even + 1) // 2 if even == 9 or even == 11 else even
@@ -220,7 +209,7 @@ def _product(name: str, is_fresh: bool = False, every: int = 0) -> Any:
 
 
 def packed_product(name: str, most: int, tiles: Any) -> Any:
-    """Return the product of any number of rows with one packed block of W, made of tiles of up to `most` rows.
+    """Multiply any number of rows by one packed block of W, in tiles of up to `most` rows.
 
     It takes rows, x, ldx, w, k, out, ldo: addresses, and strides in bytes.
     """
@@ -237,10 +226,9 @@ def packed_product(name: str, most: int, tiles: Any) -> Any:
 
 
 def named(function: Any, name: str) -> Any:
-    """Compile a function under a name that no other kernel has.
+    """Compile a function under a name of its own.
 
-    numba tells functions of one name and type apart by a number that each process counts anew, and might link another
-    one.
+    numba numbers functions of one name and type anew in each process, and might link another one.
     """
     function.__name__ = function.__qualname__ = name
     return kernel(function)
@@ -251,13 +239,12 @@ def tallest() -> int:
 
 
 def product_of(form: Format) -> Any:
-    """Return the product of any number of rows with one packed block; see `packed_product`."""
     heights = [rows for rows in (*range(1, 9), 10, 12) if rows <= tallest()]
     return packed_product(f"product_{form.name}", tallest(), _over_packed(form, heights))
 
 
 def pair_of(form: Format) -> Any:
-    """Return the product of one row, the first argument, with two packed blocks that lie one behind the other."""
+    """The first argument is one row; blocks are adjacent."""
     return _over_packed(form, (1,), blocks=2)
 
 

@@ -3,8 +3,6 @@
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -135,18 +133,6 @@ def test_several_instances_need_a_name(state: Path, capsys: pytest.CaptureFixtur
     _pretend(state, "two")
     assert main(["status"]) == 1
     assert "one, two" in capsys.readouterr().err
-
-
-def test_command_line_starts_without_torch() -> None:
-    script = "import sys, app.cli.main; sys.exit(bool({'torch', 'transformers', 'flask', 'celery'} & set(sys.modules)))"
-    assert subprocess.call([sys.executable, "-c", script], cwd=ROOT) == 0
-
-
-def test_flags_of_test_go_to_pytest() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli.main", "test", "--version"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "pytest" in done.stdout + done.stderr
 
 
 def test_quick_means_the_unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:

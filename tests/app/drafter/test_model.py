@@ -9,11 +9,12 @@ from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.pages import bytes_per_page
-from app.messages import LEAST_SURVIVAL, Draft
+from app.messages import LEAST_SURVIVAL
 from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.state import BatchEntry
 from tests import fakes
+from tests.app.drafter.scripts import chain
 from tests.fakes import PAGE_TOKENS, VOCAB
 
 MODEL = choose_forward(fakes.tiny(seed=1))
@@ -54,15 +55,6 @@ def context(
 
 def text(count: int, salt: int = 0) -> list[int]:
     return [(i * i * 5 + i + salt) % VOCAB for i in range(count)]
-
-
-def chain(draft: Draft) -> list[int]:
-    """Return the tokens of the best guesses, without the leaves."""
-    found, node = [], 0
-    while node in draft.parents:
-        node = draft.parents.index(node) + 1  # the first child
-        found.append(draft.tokens[node - 1])
-    return found
 
 
 @pytest.mark.parametrize(
@@ -124,12 +116,6 @@ def test_the_drafts_of_a_batch_end_each_by_its_own_bound():
     alone = [drafter().draft([one])[0] for one in asked]
     assert drafter().draft(asked) == alone
     assert len(chain(alone[0])) == 9
-
-
-def test_drafts_do_not_depend_on_the_batch():
-    contexts = [context(text(count, count), f"r{count}", depth) for count, depth in ((3, 5), (70, 2), (17, 8), (33, 1))]
-    alone = [drafter().draft([one])[0] for one in contexts]
-    assert drafter().draft(contexts) == alone
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

@@ -9,6 +9,7 @@ from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.store.memory import MemoryStore
 from tests import fakes
+from tests.records import draft_job
 
 
 class Watcher:
@@ -34,20 +35,8 @@ TEXT = list(range(100, 140))
 
 
 def job(start: int, tokens: list[int], request_id: str = "r") -> DraftJob:
-    return DraftJob(
-        request_id=request_id,
-        tenant="t",
-        verifier="v",
-        fuser="f",
-        base=start + len(tokens),
-        start=start,
-        tokens=tuple(tokens),
-        prompt_length=2,
-        max_draft_tokens=4,
-        drafters=(),
-        sampling=Sampling(temperature=0.5),
-        due_s=0.0,
-    )
+    about = {"tenant": "t", "prompt_length": 2, "sampling": Sampling(temperature=0.5)}
+    return draft_job(request_id, tokens, (), start, **about)
 
 
 def replicas_of(fetched: list[int] | None = None, **rest: int) -> tuple[Replicas, Watcher, list[str]]:

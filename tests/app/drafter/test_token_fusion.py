@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 
 from app.drafter.draft_kv import DraftKV
 from app.drafter.token_fusion import TokenFusion
-from app.messages import LEAST_SURVIVAL, Draft, DraftJob
+from app.messages import LEAST_SURVIVAL, Draft
 from app.stages.draft.protocol import Context
 from app.stages.fuse import fuse
 from app.state import Guess, Tree
 from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
 from tests.fakes import VOCAB, ScriptedGuesser
+from tests.records import draft_job
 
 
 def fusion(**models: ScriptedGuesser) -> TokenFusion:
@@ -18,19 +19,7 @@ def fusion(**models: ScriptedGuesser) -> TokenFusion:
 
 
 def fused(drafts: list[Draft], context: Context) -> Tree:
-    job = DraftJob(
-        request_id=context.request_id,
-        verifier="v",
-        fuser="f",
-        base=len(context.tokens),
-        start=0,
-        tokens=tuple(context.tokens),
-        prompt_length=1,
-        max_draft_tokens=context.max_draft_tokens,
-        drafters=("a", "b"),
-        sampling=context.sampling,
-        due_s=0.0,
-    )
+    job = draft_job(context.request_id, context.tokens, ("a", "b"), max_draft_tokens=context.max_draft_tokens)
     return fuse([(job, drafts)], VOCAB)[0]
 
 

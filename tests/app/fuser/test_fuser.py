@@ -29,14 +29,6 @@ def test_no_round_waits_for_an_absent_model_free_drafter():
     assert tree.tokens == (2,)
 
 
-def test_a_due_round_makes_a_tree_of_the_drafts_received():
-    fuser = Fuser([], fakes.VOCAB, lambda _: None)
-    fuser.expect([draft_job("r", [1, 1])])
-    assert fuser.wait_s(4.0) == 5.0
-    ((_, tree),) = fuser.collect(9.0)
-    assert tree.tokens == ()
-
-
 def test_a_draft_for_another_request_is_dropped():
     fuser = Fuser([guessing("b", 2, request_id="unknown")], fakes.VOCAB, lambda _: None)
     fuser.expect([draft_job("r", [1, 1], ("b",))])

@@ -4,27 +4,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.fuser.rounds import MAX_EARLY, MAX_EARLY_EACH, FuseRound, FuseRounds
+from app.fuser.early_mail import MAX_EARLY, MAX_EARLY_EACH
+from app.fuser.rounds import FuseRound, FuseRounds
 from app.messages import Draft, DraftJob
-from app.request import Sampling
 from app.stages.draft.protocol import Context
 from tests import fakes
+from tests.records import draft_job
 
 
 def job(base: int = 5, request_id: str = "r", drafters: tuple[str, ...] = ("a", "b"), due_s: float = 10.0) -> DraftJob:
-    return DraftJob(
-        request_id=request_id,
-        verifier="v",
-        fuser="f",
-        base=base,
-        start=0,
-        tokens=(1,) * base,
-        prompt_length=2,
-        max_draft_tokens=4,
-        drafters=drafters,
-        sampling=Sampling(),
-        due_s=due_s,
-    )
+    return draft_job(request_id, (1,) * base, drafters, due_s=due_s)
 
 
 def draft(drafter: str, base: int = 5, request_id: str = "r", token: int = 1) -> Draft:

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from app.drafter.draft_kv import DraftKV
 from app.drafter.shared_paths import SharedPaths
 from app.drafter.token_fusion import TokenFusion
+from app.fuser.early_mail import MAX_EARLY, MAX_EARLY_EACH
 from app.fuser.fuser import Fuser
-from app.fuser.token_sharing import LEAST_WAIT_S, MAX_EARLY, MAX_EARLY_EACH, TokenSharing
+from app.fuser.token_sharing import LEAST_WAIT_S, TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
 from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
@@ -159,7 +160,7 @@ def test_guesses_of_unknown_rounds_take_little_memory():
     one = TokenSharing(VOCAB)
     one.receive([guess_of("a", 3, base=base) for base in range(1, MAX_EARLY + 5)], 0.0)
     one.receive([guess_of(f"a{i}", 3, base=MAX_EARLY) for i in range(MAX_EARLY_EACH + 5)], 0.0)
-    assert len(one._early) == MAX_EARLY and len(one._early["r", MAX_EARLY]) == MAX_EARLY_EACH
+    assert len(one._early) == MAX_EARLY and len(one._early._rounds["r", MAX_EARLY]) == MAX_EARLY_EACH
 
 
 NOT_A_NUMBER = float("nan")

@@ -2,28 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.config import ROOT
 from app.local.children import FIRST_DELAY_S, Children, Service
 from app.local.instance import ProcessId
+from tests.workers.cluster import wait_for
 
 LIMIT_S = 20.0
-PARENT = """
-import sys, time
-from pathlib import Path
-from app.local.children import Children, Service
-children = Children(Path(sys.argv[1]))
-children.start([Service("verify", f"verify-{i}", ("sleep", "300")) for i in range(2)])
-print(*(process.pid for process in children.processes()["verify"]), flush=True)
-time.sleep(300)
-"""
 
 
 @pytest.fixture
@@ -37,13 +25,6 @@ def _service(name: str, script: str, **more: int) -> Service:
     return Service(role=name, name=name, argv=("sh", "-c", script), **more)
 
 
-def _wait(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 def _pid(children: Children, role: str) -> int | None:
     processes = children.processes()[role]
     return processes[0].pid if processes else None
@@ -54,7 +35,7 @@ def test_killed_child_is_started_again(children: Children) -> None:
     first, neighbour = _pid(children, "a"), _pid(children, "b")
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    _wait(lambda: children.tend() or _pid(children, "a") not in (None, first))
+    wait_for(lambda: children.tend() or _pid(children, "a") not in (None, first))
     assert _pid(children, "b") == neighbour
 
 
@@ -62,7 +43,7 @@ def test_restart_delay_grows_with_each_death(children: Children, tmp_path: Path)
     children.start([_service("a", "date +%s.%N >> " + str(tmp_path / "times"))])
     times_file = tmp_path / "times"
     times_file.touch()
-    _wait(lambda: children.tend() or len(times_file.read_text().split()) >= 4)
+    wait_for(lambda: children.tend() or len(times_file.read_text().split()) >= 4)
     times = [float(text) for text in times_file.read_text().split()]
     gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
     assert all(gap >= FIRST_DELAY_S * 2**i for i, gap in enumerate(gaps[:3]))
@@ -71,7 +52,7 @@ def test_restart_delay_grows_with_each_death(children: Children, tmp_path: Path)
 
 def test_dead_role_is_listed_without_a_process(children: Children) -> None:
     children.start([_service("a", "exit 3")])
-    _wait(lambda: _pid(children, "a") is None)
+    wait_for(lambda: _pid(children, "a") is None)
     children.tend()
     assert children.processes() == {"a": ()}
     assert "ended (3)" in (children.log(_service("a", ""))).read_text()
@@ -100,7 +81,7 @@ def test_stop_ends_all_in_order_by_force_if_needed(tmp_path: Path) -> None:
     )
     living = [process for processes in children.processes().values() for process in processes]
     up = tmp_path / "order.up"
-    _wait(lambda: up.exists() and len(up.read_text().split()) == 3)
+    wait_for(lambda: up.exists() and len(up.read_text().split()) == 3)
     children.stop(grace_s=0.5)
     assert order.read_text().split() == ["first", "last"]
     assert not any(process.alive() for process in living)
@@ -110,24 +91,11 @@ def test_stop_ends_all_in_order_by_force_if_needed(tmp_path: Path) -> None:
 def test_grandchildren_end_with_their_parent(children: Children, tmp_path: Path) -> None:
     children.start([_service("a", f"sleep 300 & echo $! > {tmp_path}/pid; wait")])
     pid_file = tmp_path / "pid"
-    _wait(lambda: pid_file.exists() and pid_file.read_text().strip())
+    wait_for(lambda: pid_file.exists() and pid_file.read_text().strip())
     grandchild = ProcessId.of(int(pid_file.read_text()))
     assert grandchild is not None
     children.stop(grace_s=1.0)
-    _wait(lambda: not grandchild.alive())
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a child's life to its parent's")
-def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    with parent:
-        assert parent.stdout is not None
-        living = [ProcessId.of(int(pid)) for pid in parent.stdout.readline().split()]
-        assert len(living) == 2 and all(process is not None and process.alive() for process in living)
-        parent.kill()
-    _wait(lambda: not any(process is not None and process.alive() for process in living))
+    wait_for(lambda: not grandchild.alive())
 
 
 def test_changes_call_back(tmp_path: Path) -> None:

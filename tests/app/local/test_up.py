@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from app.local.instance import Instance, ProcessId, State
 from app.local.up import stop
 from app.store.connect import connect
 from app.store.nodes import Nodes
+from tests.workers.cluster import wait_for
 
 LIMIT_S = 30.0
 DUMMY_UP = Path(__file__).parent / "dummy_up.py"
@@ -78,33 +79,34 @@ def _health(up: Up, name: str = "default") -> Health:
     return check(name, Instance(up.state, name).running(), lease_s=2.0)
 
 
-def _wait(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def _processes(state: State) -> list[ProcessId]:
     return [process for processes in state.processes.values() for process in processes]
 
 
+@pytest.fixture(scope="module")
+def running_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Start one instance for the tests that leave it ready."""
+    made = Up(tmp_path_factory.mktemp("up"))
+    made.start()
+    yield made
+    made.end()
+
+
 @pytest.mark.parametrize("role", ["verify", "web", "redis"])
-def test_killed_process_is_restarted_until_ready(up: Up, role: str) -> None:
-    up.start()
+def test_killed_process_is_restarted_until_ready(running_up: Up, role: str) -> None:
+    up = running_up
     before = _health(up)
     assert before.ready and before.problems == ()
     (pid,) = before.processes[role]
     os.kill(pid, signal.SIGKILL)
-    _wait(lambda: _health(up).processes[role] not in ((pid,), ()))
-    _wait(lambda: _health(up).ready)
+    wait_for(lambda: _health(up).processes[role] not in ((pid,), ()))
+    wait_for(lambda: _health(up).ready)
     after = _health(up)
     assert (after.url, after.redis_url) == (before.url, before.redis_url)
 
 
-def test_start_names_each_missing_role_once(up: Up) -> None:
-    up.start()
-    waited = [line for line in up.lines if line.startswith("waiting for ")]
+def test_start_names_each_missing_role_once(running_up: Up) -> None:
+    waited = [line for line in running_up.lines if line.startswith("waiting for ")]
     names = [line.removeprefix("waiting for ").strip().split(", ") for line in waited]
     assert names and all(set(one) <= {"web", "verify", "redis"} and len(set(one)) == len(one) for one in names)
 
@@ -136,7 +138,7 @@ def test_start_works_after_a_killed_supervisor(up: Up) -> None:
     connect(before.redis_url).set("key", "value")
     supervisor.kill()
     supervisor.wait()
-    _wait(lambda: not any(process.alive() for process in _processes(before)))
+    wait_for(lambda: not any(process.alive() for process in _processes(before)))
     assert Instance(up.state).running() is None and Instance(up.state).read() is not None
     up.start()
     assert connect(up.of().redis_url).get("key") == "value"
@@ -161,19 +163,18 @@ def test_instances_share_a_redis_by_namespaces(up: Up, redis_url: str) -> None:
     assert "redis" not in one.processes
 
 
-def test_process_without_heartbeat_is_not_ready(up: Up) -> None:
-    up.start()
+def test_process_without_heartbeat_is_not_ready(running_up: Up) -> None:
+    up = running_up
     (pid,) = _health(up).processes["verify"]
     os.kill(pid, signal.SIGSTOP)
-    _wait(lambda: "verify: no heartbeat" in _health(up).problems)
+    wait_for(lambda: "verify: no heartbeat" in _health(up).problems)
     assert not _health(up).ready and _health(up).processes["verify"] == (pid,)
     os.kill(pid, signal.SIGCONT)
-    _wait(lambda: _health(up).ready)
+    wait_for(lambda: _health(up).ready)
 
 
-def test_process_without_progress_is_not_ready(up: Up) -> None:
-    up.start()
-    elsewhere = up.of().model_copy(update={"namespace": "elsewhere"})  # a namespace without other heartbeats
+def test_process_without_progress_is_not_ready(running_up: Up) -> None:
+    elsewhere = running_up.of().model_copy(update={"namespace": "elsewhere"})  # a namespace without other heartbeats
     client = connect(elsewhere.redis_url)
     Nodes(client, "elsewhere", lease_s=60.0).beat("verify", "v", "owner", progress_s=time.time() - 61.0, info={})
     client.close()
@@ -227,7 +228,7 @@ def test_interrupted_start_reports_and_cleans_up(up: Up) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    _wait(lambda: (state := Instance(up.state).running()) and len(_processes(state)) > 3)
+    wait_for(lambda: (state := Instance(up.state).running()) and len(_processes(state)) > 3)
     living = _processes(up.of())
     process.send_signal(signal.SIGINT)
     _, printed = process.communicate(timeout=LIMIT_S)

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.step_costs import Reading, StepCosts
-from app.messages import Record
 from app.policy import Policy
-from app.request import Sampling, SpeculationBounds
+from app.request import SpeculationBounds
 from app.scheduler.compose import MOST_NODES, TAIL_TOKENS, compose, wait_s
 from app.scheduler.prefill import chunk_tokens
 from app.state import CachedSequence, Sequence, Tree
+from tests.records import record
 
 MEASURED = StepCosts({1: 0.045, 2: 0.052, 4: 0.057, 8: 0.066, 16: 0.083, 32: 0.115})
 FLAT = StepCosts({1: 1.0, 1000: 1.0})
@@ -35,19 +35,11 @@ def sequence(
     speculation: SpeculationBounds | None = None,
     last_token_s: float | None = None,
 ) -> Sequence:
-    record = Record(
-        id=name,
-        prompt_ids=tuple(range(prompt)),
-        max_tokens=max_tokens,
-        eos_ids=(),
-        sampling=Sampling(),
-        speculation=speculation or SpeculationBounds(),
-        created_s=created_s,
-    )
+    made = record(range(prompt), max_tokens, request_id=name, speculation=speculation, created_s=created_s)
     tokens = list(range(prompt + generated))
     done = len(tokens) - 1 if cached is None else cached
     kv = CachedSequence(name, tokens, cached=done)
-    return Sequence(record, kv, tree=tree, due_s=due_s, last_token_s=last_token_s)
+    return Sequence(made, kv, tree=tree, due_s=due_s, last_token_s=last_token_s)
 
 
 @st.composite

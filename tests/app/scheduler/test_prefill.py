@@ -5,11 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.step_costs import Reading, StepCosts
-from app.messages import Record
 from app.policy import Policy
-from app.request import Sampling, SpeculationBounds
 from app.scheduler.prefill import CHEAPER, LEAST_TOKENS, chunk_tokens, split_prefill
 from app.state import BatchEntry, CachedSequence, Sequence
+from tests.records import record
 
 # two cores and a model of 135M: a row 1 ms, and as much again for every 1,500 tokens of its context
 COSTS = StepCosts({1: 0.012, 257: 0.268}, reading=Reading(2.4e-6, 6.7e-7))
@@ -19,16 +18,7 @@ FLAT = StepCosts({1: 0.006, 257: 0.0065}, reading=Reading(1e-7, 2e-9))  # a GPU'
 
 
 def prompt(name: str, tokens: int, cached: int = 0) -> Sequence:
-    record = Record(
-        id=name,
-        prompt_ids=tuple(range(tokens)),
-        max_tokens=8,
-        eos_ids=(),
-        sampling=Sampling(),
-        speculation=SpeculationBounds(),
-        created_s=0.0,
-    )
-    return Sequence(record, CachedSequence(name, list(range(tokens)), cached=cached))
+    return Sequence(record(range(tokens), 8, request_id=name), CachedSequence(name, list(range(tokens)), cached=cached))
 
 
 def seconds(works: list[BatchEntry], costs: StepCosts = COSTS) -> float:

@@ -87,10 +87,6 @@ def test_refuses_token_ids_outside_the_vocabulary(tokenizer: Tokenizer) -> None:
     assert admitted(tokenizer, prompt="x", allowed_token_ids=(49151,)).sampling.allowed_token_ids == (49151,)
 
 
-def test_refuses_a_lone_surrogate(tokenizer: Tokenizer) -> None:
-    assert refused_field(tokenizer, prompt="\ud800", raw=True) == "prompt"
-
-
 def test_an_unknown_drafter_is_refused_with_the_names_of_the_known(tokenizer: Tokenizer) -> None:
     request = GenerateRequest(prompt="x", speculation=SpeculationBounds(drafters=("lookup", "smal")))
     how: dict[str, Any] = {"request_id": "r", "tenant": "t", "now_s": 1.0}

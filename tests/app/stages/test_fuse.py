@@ -6,26 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.messages import TARGET, Draft, DraftJob
-from app.request import Sampling
+from app.messages import TARGET, Draft
 from app.stages.fuse import MAX_NODES, fuse
 from app.state import Tree
+from tests.records import draft_job
 from tests.steps import lines_run
 
 VOCAB = 10
-JOB = DraftJob(
-    request_id="r",
-    verifier="v",
-    fuser="f",
-    base=5,
-    start=5,
-    tokens=(),
-    prompt_length=2,
-    max_draft_tokens=16,
-    drafters=(),
-    sampling=Sampling(),
-    due_s=0.0,
-)
+JOB = draft_job("r", (), (), start=5, max_draft_tokens=16)
 
 
 def draft(name: str, tokens: Any, parents: Any = None, confidences: Any = None, **rest: Any) -> Draft:

@@ -5,21 +5,13 @@ from typing import Any
 import pytest
 
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import FinishReason, Record, Stats, Status
-from app.request import Sampling, SpeculationBounds
+from app.messages import FinishReason, Stats, Status
 from app.stages.result import result
 from app.store.protocol import Snapshot
 from tests.models import model_dir
+from tests.records import record
 
-RECORD = Record(
-    id="r",
-    prompt_ids=(5, 6, 7),
-    max_tokens=9,
-    eos_ids=(2,),
-    sampling=Sampling(seed=1),
-    speculation=SpeculationBounds(),
-    created_s=100.0,
-)
+RECORD = record((5, 6, 7), 9, eos_ids=(2,), created_s=100.0)
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import redis
 
 from app.messages import DrafterCounts, Event, FinishReason, Record, Stats
-from app.request import Sampling, SpeculationBounds
+from app.request import Sampling
 from app.store.memory import MemoryStore
 from app.store.nodes import Nodes
 from app.store.protocol import Requests
 from app.store.requests import RequestStore
+from tests.records import record
 
 NAMESPACE = "test"
 
@@ -25,15 +26,8 @@ class Bench:
 
 
 def make_record(request_id: str = "r1") -> Record:
-    return Record(
-        id=request_id,
-        prompt_ids=(1, 2, 3),
-        max_tokens=64,
-        eos_ids=(0,),
-        sampling=Sampling(temperature=0.5, seed=7, logit_bias={3: 1.5}),
-        speculation=SpeculationBounds(),
-        created_s=1.0,
-    )
+    sampling = Sampling(temperature=0.5, seed=7, logit_bias={3: 1.5})
+    return record((1, 2, 3), 64, request_id=request_id, sampling=sampling, eos_ids=(0,), created_s=1.0)
 
 
 def tokens_event(offset: int, *tokens: int, finish: FinishReason | None = None) -> Event:

@@ -4,14 +4,14 @@ from typing import Any
 
 import redis
 
-from app.messages import Event, FinishReason, Record, Status
-from app.request import Sampling, SpeculationBounds
+from app.messages import Event, FinishReason, Status
 from app.store.event_stream import stored_texts
 from app.store.mailbox import Mailboxes
 from app.store.nodes import Nodes
 from app.store.requests import RequestStore
 from tests.app.store.explore import Call
 from tests.app.store.models import Entry, Mail, Req
+from tests.records import record
 
 NAMESPACE = "model"
 LONG_MS = 60_000
@@ -161,12 +161,4 @@ def _entry(event: Event) -> Entry:
     return Entry(event.offset, len(event.tokens), owner, reason)
 
 
-_RECORD = Record(
-    id="r",
-    prompt_ids=(1,),
-    max_tokens=8,
-    eos_ids=(0,),
-    sampling=Sampling(seed=1),
-    speculation=SpeculationBounds(),
-    created_s=0.0,
-)
+_RECORD = record((1,), 8, eos_ids=(0,))

@@ -1,9 +1,8 @@
 """Run a real master, its replica and the Sentinel that watches them, each a process of its own."""
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import redis
 
 from app.local.ports import any_free
 from app.local.redis_server import find_server
+from tests.workers.cluster import wait_for
 
 NAME, PASSWORD = "pace", "s%3Acret"
 PLAIN = "s:cret"
@@ -67,14 +67,14 @@ def watched(folder: Path) -> Iterator[Watched]:
             ]
             words += ["--masterauth", PLAIN, "--repl-diskless-sync-delay", "0", *more]
             servers[port] = stack.enter_context(_process(own, words))
-        _until(lambda: _is_in_step(second), "a replica in step")
+        wait_for(lambda: _is_in_step(second), LONGEST_S, "a replica in step")
         config = folder / "sentinel.conf"
         config.write_text(
             f"port {sentinel}\nsentinel monitor {NAME} 127.0.0.1 {first} 1\nsentinel auth-pass {NAME} {PLAIN}\n"
             f"sentinel down-after-milliseconds {NAME} {DOWN_MS}\nsentinel failover-timeout {NAME} 3000\n"
         )
         stack.enter_context(_process(folder, [str(config), "--sentinel"]))
-        _until(lambda: _knows_the_replica(sentinel), "a Sentinel that knows the replica")
+        wait_for(lambda: _knows_the_replica(sentinel), LONGEST_S, "a Sentinel that knows the replica")
         yield Watched(servers, sentinel)
 
 
@@ -90,22 +90,12 @@ def _process(folder: Path, words: list[str]) -> "Iterator[subprocess.Popen[bytes
 
 
 def _is_in_step(port: int) -> bool:
-    with redis.Redis(port=port, password=PLAIN, decode_responses=True) as server:
-        return server.info("replication").get("master_link_status") == "up"
+    with suppress(redis.ConnectionError), redis.Redis(port=port, password=PLAIN, decode_responses=True) as server:
+        return bool(server.info("replication").get("master_link_status") == "up")
+    return False
 
 
 def _knows_the_replica(port: int) -> bool:
-    with redis.Redis(port=port) as sentinel:
+    with suppress(redis.ConnectionError), redis.Redis(port=port) as sentinel:
         return bool(sentinel.sentinel_master(NAME)["num-slaves"])
-
-
-def _until(is_so: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + LONGEST_S
-    while True:
-        try:
-            if is_so():
-                return
-        except redis.ConnectionError:
-            pass
-        assert time.monotonic() < until_s, f"no {what}"
-        time.sleep(0.05)
+    return False

@@ -18,6 +18,7 @@ from app.errors import StoreUnavailable
 from app.local.redis_server import find_server
 from app.store.append_only_file import AppendOnlyFile
 from app.store.connect import connect
+from tests.workers.cluster import wait_for
 
 LONGEST_S = 20.0
 UNLIMITED = resource.RLIM_INFINITY
@@ -72,20 +73,13 @@ def rewritten(client: redis.Redis) -> bool:
     return not about["aof_rewrite_in_progress"] and not about["aof_rewrite_scheduled"]
 
 
-def await_that(holds: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + LONGEST_S
-    while not holds():
-        assert time.monotonic() < ends_s
-        time.sleep(0.05)
-
-
 def test_a_server_whose_disk_was_full_starts_again(server: Server, client: redis.Redis, tmp_path: Path) -> None:
     process = server()
     await_answer(client, process)
     file, accepted = AppendOnlyFile(client), dict[str, str]()
     fill(client, accepted, "before")
     client.bgrewriteaof()
-    await_that(lambda: rewritten(client))
+    wait_for(lambda: rewritten(client))
     fill(client, accepted, "after")
     assert not file.look(), "no write has failed"
 
@@ -93,7 +87,7 @@ def test_a_server_whose_disk_was_full_starts_again(server: Server, client: redis
     fill(client, accepted, "later")
 
     assert file.look()
-    await_that(lambda: rewritten(client))
+    wait_for(lambda: rewritten(client))
     assert not file.look() and not file.look(), "one is enough"
     fill(client, accepted, "last")
     time.sleep(1.1)  # what is written each second is on the disk
@@ -109,10 +103,10 @@ def fail_a_write(
     """Let the server's file not grow until a write has failed, and then grow again."""
     largest = max(path.stat().st_size for path in (folder / "appendonlydir").iterdir())
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest + 1000, UNLIMITED))
-    await_that(lambda: _is_full(client, accepted))
+    wait_for(lambda: _is_full(client, accepted))
     fill(client, accepted, "refused", 1)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
-    await_that(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+    wait_for(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
 
 
 def _is_full(client: redis.Redis, accepted: dict[str, str]) -> bool:
@@ -134,13 +128,13 @@ def test_a_rewrite_that_fails_is_tried_again_later_and_later(
     for _ in range(16):
         if file.look():
             begun_s.append(now[0])
-            await_that(lambda: rewritten(client))
+            wait_for(lambda: rewritten(client))
         now[0] += 0.5
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
     assert begun_s == [1000.0, 1001.0, 1003.0, 1007.0]
     now[0] += 8.0
     assert file.look()
-    await_that(lambda: rewritten(client))
+    wait_for(lambda: rewritten(client))
     assert not file.look() and not file._is_due
 
 

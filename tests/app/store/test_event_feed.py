@@ -101,7 +101,7 @@ def test_a_commit_without_a_message_is_found_by_the_next_check(
     monkeypatch.setattr(app.store.event_feed, "CHECK_S", 0.1)
     with feed.reading(["r1"]) as reader:
         wait_for(lambda: subscribed(redis_client), limit_s=5.0, what="a subscription")
-        monkeypatch.setattr(Keys, "committed", property(lambda self: "unheard"))
+        monkeypatch.setattr(store._keys, "committed", "unheard")
         for offset in (0, 2, 4):
             commit(store, 1, offset=offset, finish=FinishReason.STOP if offset == 4 else None)
             assert [event.offset for _, event in read_all(reader, 1)] == [offset]
@@ -114,7 +114,7 @@ def test_a_subscription_that_is_cut_is_made_again_and_what_it_missed_is_read(
 ) -> None:
     with feed.reading(["r1"]) as reader:
         wait_for(lambda: subscribed(redis_client), limit_s=5.0, what="a subscription")
-        monkeypatch.setattr(Keys, "committed", property(lambda self: "unheard"))
+        monkeypatch.setattr(store._keys, "committed", "unheard")
         assert reader.read(0.0) == []
         for offset in (0, 2, 4):
             commit(store, 1, offset=offset)

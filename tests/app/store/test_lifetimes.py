@@ -7,8 +7,7 @@ import redis
 
 from app.api_keys import ApiKey
 from app.messages import FinishReason
-from app.store import mailbox, rate_limits
-from app.store.mailbox import Mailboxes
+from app.store import rate_limits
 from app.store.nodes import Nodes
 from app.store.rate_limits import RateLimits
 from tests.app.store.bench import NAMESPACE, Bench, make_record, redis_bench, tokens_event
@@ -62,18 +61,6 @@ def test_the_register_removes_processes_that_never_come_back(redis_client: redis
     time.sleep(1.5 * LEASE_S)
     assert nodes.beat("draft", "here", "o2", progress_s=0.0, info={})
     assert redis_client.zrange(f"{NAMESPACE}:nodes", 0, -1) == ["draft:here"]
-
-
-def test_a_released_mailbox_is_rung_for_again_if_its_doorbell_is_lost(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mailbox, "_RINGING_MS", int(LEASE_S * 1000))
-    boxes = Mailboxes(redis_client, NAMESPACE, lease_s=30.0)
-    assert boxes.attend("m", "h1")
-    boxes.post("m", ["a"])
-    assert boxes.release("m", "h1")
-    time.sleep(1.5 * LEASE_S)
-    assert boxes.forgotten() == ["m"]
 
 
 def test_places_never_stored_leave_no_trace(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,42 +26,12 @@ def hasty(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Mailbox
     return Mailboxes(redis_client, "test", lease_s=LEASE_S)
 
 
-def test_only_the_first_poster_rings(boxes: Mailboxes) -> None:
-    assert boxes.post("m", ["a", "b"])
-    assert not boxes.post("m", ["c"])
-    assert not boxes.post("m", [])
-    assert boxes.waiting("m") == 3
-
-
-def test_an_attended_mailbox_is_not_rung_for(boxes: Mailboxes) -> None:
-    assert boxes.attend("m", "h1")
-    assert not boxes.post("m", ["a"])
-
-
-def test_one_attendant_at_a_time(boxes: Mailboxes) -> None:
-    boxes.post("m", ["a"])
-    assert boxes.attend("m", "h1")
-    assert not boxes.attend("m", "h2")
-    assert boxes.attend("m", "h1")
-    assert boxes.renew("m", "h1")
-    assert not boxes.renew("m", "h2")
-    assert boxes.attend("other", "h2")
-
-
 def test_items_come_in_order_and_up_to_the_count(boxes: Mailboxes) -> None:
     boxes.post("m", ["a", "b", "c"])
     boxes.attend("m", "h1")
     assert boxes.take("m", "h1", 2, 0.0) == ["a", "b"]
     assert boxes.take("m", "h1", 2, 1.0) == ["c"]
     assert boxes.take("m", "h1", 2, 0.0) == []
-
-
-def test_only_the_attendant_takes(boxes: Mailboxes) -> None:
-    boxes.post("m", ["a"])
-    boxes.attend("m", "h1")
-    for wait_s in (0.0, 0.05):
-        assert boxes.take("m", "h2", 9, wait_s) == []
-    assert boxes.waiting("m") == 1
 
 
 def test_a_waiting_attendant_wakes_at_once(boxes: Mailboxes) -> None:
@@ -125,32 +95,6 @@ def test_looking_for_items_keeps_the_mailboxs_time_to_live(redis_client: redis.R
     boxes.take("m", "h1", 9, 0.1)
     assert boxes.waiting("m") == 1
     assert redis_client.pttl("test:mail:m") > 0
-
-
-def test_leaving_needs_an_empty_mailbox_and_the_lease(boxes: Mailboxes) -> None:
-    boxes.attend("m", "h1")
-    boxes.post("m", ["a"])
-    assert not boxes.leave("m", "h1")
-    boxes.take("m", "h1", 9, 0.0)
-    assert not boxes.leave("m", "h2")
-    assert boxes.leave("m", "h1")
-    assert not boxes.renew("m", "h1")
-    assert boxes.post("m", ["b"])
-
-
-def test_release_hands_waiting_items_to_the_next_ring(boxes: Mailboxes) -> None:
-    boxes.attend("m", "h1")
-    boxes.post("m", ["a"])
-    assert not boxes.release("m", "h2")
-    assert boxes.release("m", "h1")
-    assert not boxes.post("m", ["b"])  # rung for already
-    assert boxes.attend("m", "h2")
-
-
-def test_release_of_an_empty_mailbox_needs_no_ring(boxes: Mailboxes) -> None:
-    boxes.attend("m", "h1")
-    assert not boxes.release("m", "h1")
-    assert boxes.post("m", ["a"])
 
 
 def test_a_silent_attendant_loses_its_lease_and_the_right_to_take(hasty: Mailboxes) -> None:

@@ -1,5 +1,4 @@
-"""Run the clients of `./paceline chaos` against a real HTTP server: every outcome of a request is
-counted."""
+"""Run the clients of `./paceline chaos` and `bench load meanwhile` against a real HTTP server: every outcome counts."""
 
 import json
 import threading
@@ -14,6 +13,8 @@ from app.local import client
 from app.request import GenerateRequest
 from bench.chaos import clients as chaos_clients
 from bench.chaos.clients import ClientCounts, Clients
+from bench.load.meanwhile import Waiting
+from tests.workers.cluster import wait_for
 
 EXPECTED = (1, 2)
 LIMIT_S = 20.0
@@ -25,13 +26,22 @@ class Api(BaseHTTPRequestHandler):
     may_go: threading.Event  # answers that wait go on
 
     def do_POST(self) -> None:
-        fate = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
-        status = {"refused": 503, "refused as full": 429, "refused as wrong": 400}.get(fate, 200)
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fate = body["prompt"]
+        if fate == "without a word":
+            self.close_connection = True
+            return
+        status = {"refused": 503, "refused as full": 429, "refused as wrong": 400, "accepted": 202}.get(fate, 200)
         self.send_response(status)
         self.send_header("X-Request-Id", fate.replace(" ", "-"))
+        if fate == "torn":
+            self.send_header("Content-Length", "1000")
         self.end_headers()
         if status != 200:
             self.wfile.write(b'{"error": {"message": "no"}}')
+            return
+        if not body.get("stream"):
+            self.wfile.write(json.dumps(_result("done", [1, 3] if fate == "wrong" else [1, 2])).encode())
             return
         self._frame("tokens", {"offset": 0, "tokens": [1], "proposers": ["target"], "text": "one"})
         if fate == "waits":
@@ -71,8 +81,8 @@ def _result(status: str, token_ids: list[int]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Clients]]:
-    """Make clients whose requests all have one fate."""
+def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Clients]]:
+    """Make clients of a kind, by default of streams, whose requests all have one fate."""
     monkeypatch.setattr(client, "RESUME_S", 0.2)
     monkeypatch.setattr(client, "RETRY_S", 0.02)
     monkeypatch.setattr(chaos_clients, "RETRY_S", 0.02)
@@ -80,16 +90,9 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Clients
     with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        yield lambda fate: Clients(url, [GenerateRequest(prompt=fate)], [EXPECTED], seed=0)
+        yield lambda fate, kind=Clients: kind(url, [GenerateRequest(prompt=fate)], [EXPECTED], seed=0)
         Api.may_go.set()
         server.shutdown()
-
-
-def _until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _counts(counters: ClientCounts) -> dict[str, int]:
@@ -103,47 +106,61 @@ def _counts(counters: ClientCounts) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("fate", "counted"),
+    ("kind", "fate", "counted"),
     [
-        ("right", "right"),
-        ("wrong", "wrong"),
-        ("fails", "failed"),
-        ("has a gap", "lost"),
-        ("breaks off", "lost"),
-        ("forgotten", "lost"),
-        ("ends in nonsense", "lost"),
-        ("refused", "refused"),
-        ("refused as full", "refused"),
-        ("refused as wrong", "lost"),
+        (Clients, "right", "right"),
+        (Clients, "wrong", "wrong"),
+        (Clients, "fails", "failed"),
+        (Clients, "has a gap", "lost"),
+        (Clients, "breaks off", "lost"),
+        (Clients, "forgotten", "lost"),
+        (Clients, "ends in nonsense", "lost"),
+        (Clients, "refused", "refused"),
+        (Clients, "refused as full", "refused"),
+        (Clients, "refused as wrong", "lost"),
+        (Waiting, "right", "right"),
+        (Waiting, "wrong", "wrong"),
+        (Waiting, "accepted", "lost"),
+        (Waiting, "refused", "refused"),
+        (Waiting, "without a word", "lost"),
+        (Waiting, "torn", "lost"),
     ],
 )
 def test_every_outcome_of_a_request_is_counted_as_such(
-    clients: Callable[[str], Clients], fate: str, counted: str
+    clients: Callable[..., Clients], kind: type[Clients], fate: str, counted: str
 ) -> None:
-    crowd = clients(fate)
+    crowd = clients(fate, kind)
     crowd.start(2)
-    _until(lambda: _counts(crowd.counts))
+    wait_for(lambda: _counts(crowd.counts))
     crowd.stop(LIMIT_S)
     assert _counts(crowd.counts).keys() == {counted}
 
 
-def test_a_request_still_waiting_at_the_end_is_lost(clients: Callable[[str], Clients]) -> None:
+def test_a_server_that_is_gone_counts_as_a_refusal(free_port: int) -> None:
+    crowd = Waiting(f"http://127.0.0.1:{free_port}", [GenerateRequest(prompt="x")], [EXPECTED], seed=0)
+    crowd.start(1)
+    wait_for(lambda: _counts(crowd.counts))
+    crowd.stop(LIMIT_S)
+    assert _counts(crowd.counts).keys() == {"refused"}
+
+
+def test_a_request_still_waiting_at_the_end_is_lost(clients: Callable[..., Clients]) -> None:
     crowd = clients("waits")
     crowd.start(1)
-    _until(lambda: crowd.all_moved_since(0.0))
+    wait_for(lambda: crowd.all_moved_since(0.0))
     crowd.stop(0.1)
     assert crowd.counts.lost == ["client-0 still waits after 0 s"]
 
 
-def test_clients_have_all_moved_once_the_last_one_has(clients: Callable[[str], Clients]) -> None:
+def test_clients_have_all_moved_once_the_last_one_has(clients: Callable[..., Clients]) -> None:
     crowd = clients("waits")
     crowd.start(2)
-    _until(lambda: crowd.all_moved_since(0.0))
+    wait_for(lambda: crowd.all_moved_since(0.0))
     since_s = time.monotonic()
     crowd._moved_s["client-0"] = since_s + 1.0
     assert not crowd.all_moved_since(since_s), "the other one has not"
     Api.may_go.set()
     crowd._moved_s["client-0"] = 0.0
-    _until(lambda: crowd.all_moved_since(since_s))
+    wait_for(lambda: crowd.all_moved_since(since_s))
     crowd.stop(LIMIT_S)
     assert _counts(crowd.counts).keys() == {"right"}

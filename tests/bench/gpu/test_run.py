@@ -19,7 +19,7 @@ from tests.bench.gpu import bare
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not made for this machine")
 def test_all_sections_run_in_the_interpreter(tmp_path):
     folder, out = tmp_path / "model", tmp_path / "gpu.json"

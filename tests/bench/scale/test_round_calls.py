@@ -13,7 +13,6 @@ from app.config import Settings
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.step_costs import StepCosts
 from app.fuser.fuser import Fuser
-from app.messages import Record
 from app.pipeline import draft_here
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
@@ -23,6 +22,7 @@ from app.store.memory import MemoryStore
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.verifier import Verifier
 from bench.scale.stand_in import FIRST_ID, StandInDrafter, StandInTarget
+from tests.records import record
 
 SEQUENCES = 16
 ROUNDS = 40
@@ -48,18 +48,17 @@ def verifier_of(drafts: int) -> tuple[Verifier, Fuser]:
     fuser = Fuser([StandInDrafter(0.7)], 49152, lambda request_id: None, own=verifier.sequences.tokens)
     verifier.follow(DrafterPool(model_free=("lookup",) if drafts else (), fuser="v", alone="v"), Policy())
     for i in range(SEQUENCES):
-        record = Record(
-            id=f"{i:032x}",
-            prompt_ids=tuple(FIRST_ID + k % 97 for k in range(100)),
-            max_tokens=400,
-            eos_ids=(),
+        one = record(
+            (FIRST_ID + k % 97 for k in range(100)),
+            400,
+            request_id=f"{i:032x}",
             sampling=Sampling(seed=i),
             speculation=SpeculationBounds(enabled=drafts > 0),
             created_s=time.time(),
         )
-        store.create(record, limit=SEQUENCES)
-        store.assign(record.id, "o")
-        verifier.adopt([record.id])
+        store.create(one, limit=SEQUENCES)
+        store.assign(one.id, "o")
+        verifier.adopt([one.id])
     return verifier, fuser
 
 

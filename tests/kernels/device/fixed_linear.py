@@ -20,7 +20,7 @@ def inputs(rows, depth, columns, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
-    [(1, 1, 1), (3, 40, 33), (65, 100, 70), (64, 128, 64), (130, 64, 129), (2, 257, 65)],
+    [(1, 1, 1), (64, 128, 64), (130, 100, 70), (2, 257, 65)],
 )
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_product_is_the_references(biased, rows, depth, columns, dtype):

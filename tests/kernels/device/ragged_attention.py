@@ -82,7 +82,7 @@ def check(spans, heads, dtype, tiling, tree=False, page_slots=16, window=0, soft
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", [(2, 2, 16), (3, 1, 32), (4, 1, 64), (6, 2, 24)])
+@pytest.mark.parametrize("heads", [(2, 2, 16), (3, 1, 32), (6, 2, 24)])
 @pytest.mark.parametrize("tree", [False, True])
 def test_every_row_attends_to_its_visible_keys(heads, tree, dtype):
     check(FOREST if tree else CHAINS, heads, dtype, SMALL, tree)
@@ -95,7 +95,7 @@ def test_every_tiling_gives_the_references_result(tiling, tree):
 
 
 @pytest.mark.parametrize("window", [1, 33])
-@pytest.mark.parametrize("tiling", [SMALL, SPLIT, PREFILL], ids=["small", "split", "prefill"])
+@pytest.mark.parametrize("tiling", [SPLIT, PREFILL], ids=["split", "prefill"])
 @pytest.mark.parametrize("tree", [False, True])
 def test_a_window_counts_positions(window, tiling, tree):
     check(FOREST if tree else [*CHAINS, (20, 40)], (2, 1, 16), torch.float32, tiling, tree, window=window)

@@ -32,7 +32,7 @@ def both(x, residual, weight):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 33), (3, 64), (2, 1000), (5, 2880), (1, MAX_COLUMNS)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 33), (3, 64), (2, 2880), (1, MAX_COLUMNS)])
 @pytest.mark.parametrize("adds", [True, False])
 def test_rows_are_added_and_normed(adds, rows, columns, dtype):
     x, residual, weight = inputs(rows, columns, dtype)

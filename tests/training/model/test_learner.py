@@ -42,8 +42,7 @@ def test_a_drafter_of_all_the_targets_layers_is_the_target(model: Any, rows: lis
     assert loss < GOLD * -says.gather(1, one.gold[one.gold != NOTHING][:, None]).mean().item() + 0.3
 
 
-@pytest.mark.parametrize("has_features", [True, False])
-@pytest.mark.parametrize("has_states", [True, False])
+@pytest.mark.parametrize(("has_features", "has_states"), [(True, True), (True, False), (False, False)])
 def test_learning_raises_tokens_per_round(model: Any, rows: list[Row], has_features: bool, has_states: bool) -> None:
     if not has_states:
         rows = [Row(r.domain, r.prompt, r.continuation, r.labels, r.is_greedy, None) for r in rows]

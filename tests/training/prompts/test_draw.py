@@ -36,13 +36,6 @@ def test_no_prompt_of_the_benchmark_occurs(domain: str) -> None:
         assert not asked & {_plain(prompt) for prompt in islice(prompts(domain, seed), 3000)}
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_the_same_seed_gives_the_same_prompts_and_another_seed_others(domain: str) -> None:
-    first = list(islice(prompts(domain, 3), 200))
-    assert first == list(islice(prompts(domain, 3), 200))
-    assert len(set(first) & set(islice(prompts(domain, 4), 200))) < 100
-
-
 def test_domains_are_those_of_the_benchmark() -> None:
     assert set(DOMAINS) == set(PROMPTS)
 

@@ -45,6 +45,7 @@ def test_engine_on_divided_cores_says_the_same_and_its_requests_outlive_it(
         engine.wait(30)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_engine_whose_cores_are_divided_by_load_says_the_same(
     cluster: Cluster, deployment: Deployment, alone: Alone

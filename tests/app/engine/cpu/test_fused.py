@@ -19,11 +19,6 @@ from tests.fakes import VOCAB
 FUSED = ("llama", "qwen2", "qwen3", "mistral")
 
 
-@pytest.mark.parametrize("family", FUSED)
-def test_families_of_the_shape_are_fused(family):
-    assert isinstance(choose_forward(fakes.tiny(family)), FusedForward)
-
-
 @pytest.mark.parametrize("family", ["gemma2", "phi3", "gpt2"])
 def test_other_families_run_on_their_own_modules_and_are_logged(family, caplog):
     with caplog.at_level("INFO"):
@@ -64,15 +59,17 @@ def test_tokens_and_positions_outside_the_model_are_refused():
         runner.invalidate(work)
 
 
-@pytest.mark.parametrize("wanted", ["q8_0", "q4_0"])
+@pytest.mark.parametrize(
+    ("weights", "activations", "most"), [("q8_0", "float32", 0.5), ("q4_0", "float32", 5.0), ("q8_0", "int8", 0.5)]
+)
 @pytest.mark.parametrize("family", FUSED)
-def test_rounded_weights_give_other_logits_and_exact_rows(family, wanted):
-    exact, rounded = fakes.served(family), fakes.runner(choose_forward(fakes.tiny(family), wanted))
+def test_rounding_gives_other_logits_and_exact_rows(family, weights, activations, most):
+    exact = fakes.runner(choose_forward(fakes.tiny(family), "stored" if activations == "float32" else weights))
+    rounded = fakes.runner(choose_forward(fakes.tiny(family), weights, activations=activations))
     assert isinstance(rounded.model, FusedForward)
     assert check_exactness(rounded, VOCAB).different == 0
     rows = [logits_of(runner) for runner in (exact, rounded)]
-    difference = (rows[0] - rows[1]).abs().max()
-    assert 0.0 < difference < (0.5 if wanted == "q8_0" else 5.0) * rows[0].std()
+    assert 0.0 < (rows[0] - rows[1]).abs().max() < most * rows[0].std()
 
 
 @pytest.mark.parametrize("wanted", ["q8_0", "q4_0"])
@@ -84,17 +81,6 @@ def test_rounded_weights_on_the_modules_are_the_same_model(wanted):
     torch.testing.assert_close(logits_of(quick), logits_of(slow), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", FUSED)
-def test_int8_activations_give_other_logits_and_exact_rows(family):
-    exact = fakes.runner(choose_forward(fakes.tiny(family), "q8_0"))
-    rounded = fakes.runner(choose_forward(fakes.tiny(family), "q8_0", activations="int8"))
-    assert isinstance(rounded.model, FusedForward)
-    assert check_exactness(rounded, VOCAB).different == 0
-    rows = [logits_of(runner) for runner in (exact, rounded)]
-    difference = (rows[0] - rows[1]).abs().max()
-    assert 0.0 < difference < 0.5 * rows[0].std()
-
-
 def test_int8_activations_of_a_model_without_integers_are_refused():
     with pytest.raises(ModelRefused, match="PACELINE_WEIGHTS=q8_0"):
         choose_forward(fakes.tiny(), activations="int8")
@@ -102,8 +88,7 @@ def test_int8_activations_of_a_model_without_integers_are_refused():
         choose_forward(fakes.tiny("gpt2"), "q8_0", activations="int8")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", FUSED)
+@pytest.mark.parametrize(("family", "dtype"), zip(FUSED, [torch.bfloat16, torch.float16] * 2, strict=True))
 def test_halves_are_kept_and_give_the_bits_of_float32(family, dtype):
     model, weights = fakes.tiny(family), fakes.tiny(family).to(dtype).state_dict()
     model.load_state_dict(weights)

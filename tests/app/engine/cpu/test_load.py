@@ -19,6 +19,7 @@ from app.engine.cpu.runner import ModelRunner
 from app.errors import ModelRefused
 from app.state import CachedSequence
 from tests import fakes
+from tests.app.engine.test_packing import path_to, trees
 from tests.fakes import FAMILIES, PAGE_TOKENS, VOCAB
 
 REFUSED = ("falcon", "bloom")
@@ -135,19 +136,6 @@ def test_bits_are_the_same_in_any_batch(family, sizes):
         runner.release(state)
 
 
-@st.composite
-def trees(draw):
-    """Draw trees of any shape, deep enough to cross a page or two, branches of branches included."""
-    size = draw(st.integers(1, 26))
-    depth_first = draw(st.booleans())
-    parents = [draw(st.integers(max(0, i - 2) if depth_first else 0, i)) for i in range(size)]
-    return fakes.tree(draw(st.lists(st.integers(0, VOCAB - 1), min_size=size, max_size=size)), parents)
-
-
-def path_to(drafts, node: int) -> list[int]:
-    return [] if node == 0 else [*path_to(drafts, drafts.parents[node - 1]), node]
-
-
 def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
     """Check every node's row, and after any node's acceptance the cache and the rows to come,
     against plain decoding."""
@@ -176,7 +164,7 @@ def check_tree(family: str, length: int, drafts, tail: int = 1) -> None:
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(st.integers(1, 40), trees(), st.integers(1, 4))
+@given(st.integers(1, 40), trees(26), st.integers(1, 4))  # deep enough to cross a page or two
 def test_bits_are_the_same_in_any_tree_and_after_it(length, drafts, tail):
     check_tree("llama", length, drafts, min(tail, length))
 
@@ -191,19 +179,6 @@ def test_a_branch_of_a_branch_may_begin_on_another_page(length):
     """1-2-3-4-5 is the main branch, 6-7-8-9 leaves it at once, and 10-11 leaves that one three tokens later."""
     parents = [0, 1, 2, 3, 4, 0, 6, 7, 8, 8, 10]
     check_tree("llama", length, fakes.tree(list(range(20, 31)), parents))
-
-
-def test_bits_do_not_depend_on_the_number_of_threads():
-    runner, ids = served("llama"), tokens(90)
-    row, kv = alone(runner, ids)
-    torch.set_num_threads(2)
-    try:
-        state = fakes.cached(ids)
-        assert torch.equal(read(runner, state, 50), row)
-        assert torch.equal(cache_of(runner, state), kv)
-    finally:
-        torch.set_num_threads(1)
-        runner.release(state)
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "sigmoid", "silu"])

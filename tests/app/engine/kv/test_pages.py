@@ -101,23 +101,6 @@ Pool.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadl
 TestPagePool = Pool.TestCase
 
 
-def test_a_shared_page_is_free_after_both_release_it():
-    pool, one, rest = PagePool(2, SIZE), [], []
-    pool.try_grow(one, SIZE)
-    pool.name(one[0], b"a")
-    other = pool.find([b"a"])
-    pool.hold(other)
-    assert pool.is_shared(other[0])
-    pool.release(one)
-    assert pool.num_free == 1 and not pool.is_shared(other[0])
-    pool.release(other)
-    assert pool.num_free == 2
-    pool.hold(found := pool.find([b"a"]))
-    assert found and pool.num_free == 1
-    assert pool.try_grow(rest, SIZE) and rest != found
-    assert not pool.try_grow(rest, 2 * SIZE), "the one that was idle is held"
-
-
 def test_naming_a_page_twice_keeps_first_owner():
     pool, pages = PagePool(2, SIZE), []
     pool.try_grow(pages, 2 * SIZE)

@@ -131,8 +131,6 @@ def test_a_changed_file_gets_a_folder_of_its_own(tmp_path: Path) -> None:
     [
         ({"split__count": 2}, "one of several parts"),
         ({"llama__expert_count": 8}, "is a mixture of experts; supported are dense models"),
-        ({"llama__rope__scaling__type": "longrope"}, "scales its positions as longrope"),
-        ({"pre": "default"}, "splits text by the rule 'default'"),
     ],
 )
 def test_a_file_that_is_not_read_whole_is_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -89,7 +89,11 @@ def this_one_has(flag: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for others of that kind")
-@pytest.mark.parametrize("processor", ["", "haswell", "nehalem"], ids=lambda name: name or "this one")
+@pytest.mark.parametrize(
+    "processor",
+    ["", *(pytest.param(name, marks=pytest.mark.extended) for name in INSTRUCTIONS)],
+    ids=lambda name: name or "this one",
+)
 def test_the_bits_are_those_of_any_other_processor(
     processor: str, compiled_for: Callable[[str], dict[str, str]]
 ) -> None:
@@ -112,7 +116,7 @@ def test_the_bits_are_those_of_any_other_processor(
     assert found["instructions"] == INSTRUCTIONS.get(processor, found["instructions"])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(platform.machine() != "x86_64" or not this_one_has("avx512f"), reason="has no AVX-512 to hide")
 def test_the_kernels_tests_hold_without_avx512(compiled_for: Callable[[str], dict[str, str]]) -> None:
     """Without it tiles are lower and integers are multiplied otherwise: code that no other test runs here."""
