@@ -19,7 +19,7 @@ from app.speculation.draft_modes import DraftMode
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
-from app.speculation.length_policy import DraftBatch, LengthPlanner
+from app.speculation.length_protocol import DraftBatch, LengthPlanner
 from app.speculation.marginal import Candidate
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
