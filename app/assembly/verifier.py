@@ -18,10 +18,10 @@ from app.scheduler.cosine import CosineSelection, Memory
 from app.scheduler.tree_budget import BatchSelection, PaceSelection
 from app.speculation.baselines import BaselineController, length_policy, length_search
 from app.speculation.draft_costs import DraftCosts
+from app.speculation.draft_length import LengthController
 from app.speculation.joint import JointController
-from app.speculation.length_policy import LengthPlanner
+from app.speculation.length_protocol import LengthPlanner
 from app.speculation.overlap import AutoOverlap, HalvesOverlap, NoOverlap, Overlap
-from app.speculation.planner import LengthController
 from app.speculation.routing import (
     Agreement,
     CosineRouting,

@@ -27,4 +27,4 @@ class EarlyMail(Generic[Item]):
             self._rounds.popitem(last=False)
 
     def take(self, job: DraftJob) -> list[Item]:
-        return [*self._rounds.pop((job.request_id, job.base), {}).values()]
+        return list(self._rounds.pop((job.request_id, job.base), {}).values())

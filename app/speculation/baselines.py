@@ -12,7 +12,7 @@ from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.faser import FaserLength
-from app.speculation.length_policy import DraftBatch, DraftSeconds, LengthDecision, LengthPolicy, LengthSearch
+from app.speculation.length_protocol import DraftBatch, DraftSeconds, LengthDecision, LengthPolicy, LengthSearch
 from app.speculation.marginal import Candidate
 from app.state import Tree
 

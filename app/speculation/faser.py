@@ -15,7 +15,7 @@ import numpy as np
 
 from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import DraftCosts
-from app.speculation.length_policy import DraftSeconds
+from app.speculation.length_protocol import DraftSeconds
 from app.speculation.marginal import Candidate
 
 WINDOW = 32  # rounds of a request

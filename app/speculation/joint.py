@@ -23,7 +23,7 @@ from app.placement.splits import Split
 from app.speculation.baselines import CommittedCounts, record_asked, whole_chain
 from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
 from app.speculation.draft_modes import DraftModes
-from app.speculation.length_policy import DraftBatch, LengthDecision, LengthSearch
+from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthSearch
 from app.speculation.marginal import Candidate
 from app.state import Tree
 

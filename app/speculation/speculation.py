@@ -19,7 +19,7 @@ from app.speculation.draft_modes import DraftMode
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
-from app.speculation.length_policy import DraftBatch, LengthPlanner
+from app.speculation.length_protocol import DraftBatch, LengthPlanner
 from app.speculation.marginal import Candidate
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
@@ -122,8 +122,10 @@ class Speculation(RoundObserver):
             r.sequence.tree, r.sequence.due_s = None, 0.0
 
     def on_step(self, step: VerifiedStep, host_s: float) -> None:
-        if all(entry.final for entry in step.entries):
-            self._host_costs.update(len(step.entries), sum(len(entry.tree) > 0 for entry in step.entries), host_s)
+        entries = step.entries
+        if False not in [entry.final for entry in entries]:
+            trees = [entry.tree.tokens for entry in entries]
+            self._host_costs.update(len(entries), len(trees) - trees.count([]), host_s)
 
     def limit_waits(self, sequences: Iterable[Sequence], latest_s: float) -> None:
         """Bring later due times forward to `latest_s`: the policy or the clock may have changed."""

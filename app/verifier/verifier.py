@@ -95,6 +95,8 @@ class Verifier:
         self.speculation: Final = speculation
         self.stats: Final = stats
         self._observers: tuple[RoundObserver, ...] = (stats, stats.metrics, speculation)
+        # Each event is told, so only to observers that listen.
+        self._on_commit = [o.on_commit for o in self._observers if type(o).on_commit is not RoundObserver.on_commit]
         self._store = store
         self._costs = measured.costs
         self._early_exit = measured.early_exit
@@ -316,8 +318,8 @@ class Verifier:
         jobs: list[DraftJob] = []
         for sequence, event, outcome in self._pending_commit.settle():
             if outcome is Outcome.COMMITTED:
-                for observer in self._observers:
-                    observer.on_commit(sequence, event)
+                for on_commit in self._on_commit:
+                    on_commit(sequence, event)
                 if event.finish_reason is not None:
                     tokens, rounds = event.offset + len(event.tokens), event.stats.rounds
                     log.info(

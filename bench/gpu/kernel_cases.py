@@ -85,13 +85,13 @@ def _pages(device: torch.device) -> Iterator[Case]:
         batch, work = laid_out(spans, tiling, device)
         q = torch.randn(sum(new for _, new in spans), HEADS, HEAD_DIM, dtype=DTYPE, device=device)
         pages = torch.randn(2, batch.blocks.numel(), PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
-        attend = partial(ragged_attention, q, *pages.unbind(), batch, work, HEAD_DIM**-0.5, tiling=tiling)
+        attend = partial(ragged_attention, q, pages[0], pages[1], batch, work, HEAD_DIM**-0.5, tiling=tiling)
         yield Case("ragged_attention", name, attend, pages.nbytes)
     batch, _ = laid_out([(2048, 64)] * 4, VERIFY, device)
     cache = torch.randn(2, 4, batch.blocks.numel(), PAGE, KEY_HEADS, HEAD_DIM, dtype=DTYPE, device=device)
     path = torch.arange(0, 16, 2, device=device).int().repeat(4, 1)
     lengths = torch.full((4,), 8, device=device).int()
-    commit = partial(kv_commit, *cache.unbind(), batch.blocks, batch.prefix, path, lengths)
+    commit = partial(kv_commit, cache[0], cache[1], batch.blocks, batch.prefix, path, lengths)
     yield Case("kv_commit", "4 paths of 8, 4 layers", commit)
 
 
@@ -106,8 +106,10 @@ def laid_out(
     firsts = rows.cumsum(0) - rows
     each = max(-(-(prefix + new) // PAGE) for prefix, new in spans)
     pages = torch.randperm(each * len(spans)).view(len(spans), each)
-    arrays = (x.numpy() for x in (firsts, rows, prefixes))
-    work = work_list(*arrays, int(rows.sum()), HEADS // KEY_HEADS, tiling.rows, tiling.split_keys)
+    work = work_list(
+        firsts.numpy(), rows.numpy(), prefixes.numpy(), int(rows.sum()), HEADS // KEY_HEADS, tiling.rows,
+        tiling.split_keys,
+    )  # fmt: skip
     first_row, num_rows, prefix, blocks = (x.int().to(device) for x in (firsts, rows, prefixes, pages))
     ancestors = depth = None
     if has_chains:

@@ -22,7 +22,7 @@ from app.fuser.fuser import Fuser
 from app.messages import Record, ToVerifier, TreeMessage
 from app.policy import Policy
 from app.request import Sampling, SpeculationBounds
-from app.speculation.length_policy import LengthPlanner
+from app.speculation.length_protocol import LengthPlanner
 from app.speculation.routing import Agreement, same_tokens
 from app.stages.draft.protocol import Drafter
 from app.store.memory import MemoryStore

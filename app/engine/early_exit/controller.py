@@ -48,6 +48,8 @@ class EarlyExitController:
             work.may_exit = work.final and len(work.tree) > 0
 
     def update(self, works: list[BatchEntry], verdicts: Listed[Verdict | None]) -> None:
+        if self._mode == "off":
+            return
         verified = sum(len(work.tree) for work in works)
         accepted = sum(len(verdict.path) for verdict in verdicts if verdict is not None)
         self._verified = DECAY * self._verified + verified
@@ -63,7 +65,7 @@ class EarlyExitController:
 
     def whole_s(self, works: list[BatchEntry], costs: StepCosts, took_s: float, reading_s: float = 0.0) -> float:
         """Return the seconds of a step of `took_s` had it kept all rows. `reading_s`: the part for contexts."""
-        if not any(work.may_exit for work in works):
+        if self._mode == "off" or not any(work.may_exit for work in works):
             return took_s
         report = self._exits()
         saved_s = sum(rest * (costs.seconds(before) - costs.seconds(after)) for rest, before, after in report.left)

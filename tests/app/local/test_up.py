@@ -213,7 +213,7 @@ def test_up_refuses_wrong_settings_before_a_start(up: Up, name: str, value: str,
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=60,
         )
         assert done.returncode == 1 and sentence in done.stderr
         assert Instance(up.state).read() is None

@@ -13,7 +13,7 @@ from app.speculation.baselines import (
 )
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.faser import MAX_REQUESTS, FaserLength
-from app.speculation.length_policy import DraftBatch, LengthPolicy
+from app.speculation.length_protocol import DraftBatch, LengthPolicy
 from app.speculation.marginal import Candidate
 from app.state import Tree
 from tests.app.speculation.candidates import likely

@@ -7,7 +7,7 @@ from app.placement.splits import Split
 from app.speculation.baselines import FixedLength
 from app.speculation.faser import FaserLength
 from app.speculation.joint import AFTER, FIRST, BatchLoad, JointController, JointPlan, Profile, joint_plans
-from app.speculation.length_policy import DraftBatch
+from app.speculation.length_protocol import DraftBatch
 from tests.app.speculation.candidates import chancy, drafter
 
 SPLITS = (Split(0, False), Split(16, True), Split(64, True))

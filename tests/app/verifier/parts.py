@@ -12,7 +12,7 @@ from app.messages import Record, Stats, Status, TreeMessage
 from app.round_observer import VerifiedRound, VerifiedStep
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.drafter_pool import DrafterPool
-from app.speculation.length_policy import LengthPlanner
+from app.speculation.length_protocol import LengthPlanner
 from app.speculation.overlap import NoOverlap, Overlap, Round
 from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation

@@ -7,7 +7,7 @@ from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import DraftCosts, TableCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.exploration import TRIAL_ROUNDS
-from app.speculation.length_policy import DraftBatch, LengthDecision
+from app.speculation.length_protocol import DraftBatch, LengthDecision
 from app.speculation.marginal import Candidate, DraftPrice, draft_lengths, warm_up, worth_s
 from app.state import Tree
 

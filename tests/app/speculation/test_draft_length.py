@@ -6,10 +6,10 @@ import pytest
 
 from app.engine.step_costs import StepCosts
 from app.messages import DraftReport
+from app.speculation.draft_length import TRIAL_TOKENS, LengthController
 from app.speculation.exploration import EVERY, FIRST_ROUNDS, LATEST, TRIAL_ROUNDS
-from app.speculation.length_policy import DraftBatch
+from app.speculation.length_protocol import DraftBatch
 from app.speculation.marginal import Candidate
-from app.speculation.planner import TRIAL_TOKENS, LengthController
 from app.state import Tree
 from tests import fakes
 
