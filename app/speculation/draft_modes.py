@@ -37,11 +37,11 @@ class DraftModes:
         self.model_free.expectations.remove(request_id)
 
     def update(self, rounds: Iterable[Round], model_free: Collection[str]) -> None:
-        """Learn from trees; those of models also show what their model-free part alone would have been."""
+        """Learn from trees; those of models also show what the part of these drafters alone would have been."""
         for record, tree, committed, is_model_free in rounds:
             drafted, accepted = found = levels(tree, committed)
             if not is_model_free:
                 self.with_models.of(record).update(drafted, accepted)
-            part = tree.of(model_free)
+            part = tree if is_model_free else tree.of(model_free)
             drafted, accepted = found if part is tree else levels(part, committed)
             self.model_free.of(record).update(drafted or 1, accepted)  # a part without a node is a wrong token

@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from app.messages import FUSE, mailbox_of
+from app.stages.draft.registry import LEARNING
 from app.store.protocol import Node
 
 
@@ -19,6 +20,13 @@ class DrafterPool:
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by drafter, the mailboxes of all its nodes
     waiting: Mapping[str, int] = field(default_factory=dict)  # by mailbox, the items in it
     away: frozenset[str] = frozenset()  # mailboxes on other machines than the verifier's
+
+    @property
+    def known_here(self) -> tuple[str, ...]:
+        """Model-free drafters whose part of a tree shows what they draft in the verifier's process."""
+        if all(box == self.alone for box in self.models.values()):
+            return self.model_free
+        return tuple(name for name in self.model_free if name not in LEARNING)
 
     @classmethod
     def of(

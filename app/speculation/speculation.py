@@ -257,7 +257,7 @@ class Speculation(RoundObserver):
         model_free = self._model_free
         self.lengths.modes.update(
             [(s.record, tree, committed, s.record.id in model_free) for s, tree, committed in rounds],
-            self._pool.model_free,
+            self._pool.known_here,
         )
         if self.router.is_scoring:
             for sequence, tree, committed in rounds:

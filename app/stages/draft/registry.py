@@ -17,6 +17,7 @@ BUILT_IN: dict[str, Callable[[], Drafter]] = {  # those that need no file
     "suffix": Suffix,
 }
 PHRASES = "phrases"  # loaded where it drafts alone, since it brings a compiler
+LEARNING = frozenset({"suffix"})  # these learn from the texts of their own process
 MODEL_FREE = (*BUILT_IN, PHRASES)  # run where drafts are fused and never answer by mail, so no round waits for one
 
 

@@ -117,7 +117,8 @@ def test_a_cached_token_slows_each_guess_of_a_drafter(log: Log) -> None:
     slow = only.model_copy(update={"drafters": {"one": drafter}})
     setting, variant = Setting(streams=1, hop_s=0.0), fixed("one", 3)
     quick_s, slow_s = (last_s(run(one, variant, setting)) for one in (only, slow))
-    contexts = sum(3 * (16 + 1 + 4 * i) for i in range(7)) + 2 * (16 + 29)  # 1 + 7 x 4 tokens, then two that are left
+    # The prompt in a pass of its own; then 1 + 7 x 4 tokens, and two that are left.
+    contexts = 16 + sum(3 * (16 + 1 + 4 * i) for i in range(7)) + 2 * (16 + 29)
     assert slow_s - quick_s == pytest.approx(1e-4 * contexts, rel=0.02)
 
 

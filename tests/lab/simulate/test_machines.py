@@ -157,7 +157,7 @@ def test_requests_at_times_of_their_own_wait_for_a_busy_verifier(log: Log) -> No
 
 
 def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) -> None:
-    moments, setting = [0.5 * i for i in range(24)], Setting(streams=1)  # each drafter on a node of its own
+    moments, setting = [0.5 * i for i in range(24)], Setting(streams=1, is_local=True)
     lengths = [Variant(f"fixed {n}", {"overlap": "none"}, length=n) for n in (1, 3, 7)]
     ways = (PLAIN, WAYS[PACE], *lengths)
     total_s = {way.name: loaded(log, way, setting, moments)["request_s"] for way in ways}
