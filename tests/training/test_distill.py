@@ -174,7 +174,7 @@ def test_missing_data_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--data", "ROWS", "--domains", "code", "--others", "2"], 2, "others: "),
         (["--data", "ROWS", "--steps", "0"], 2, "steps: "),
         (["--data", "ROWS", "--batch", "x"], 2, "batch: "),
-        (["--data", "ROWS", "--target", "/nowhere"], 1, "no such model"),
+        (["--data", "ROWS", "--target", "/nowhere"], 1, "neither a known name"),
         (["--data", "FOREIGN"], 2, "says another .*embedding_sha256"),
         (["--data", "EMPTY"], 2, "data: there is not one row"),
         (["--data", "ROWS", "--init", "STRANGER"], 2, "init: the drafter in .* is of another target"),

@@ -199,7 +199,7 @@ def test_failed_detached_start_reports_and_cleans_up(up: Up, free_port: int) -> 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("DRAFTERS", "nosuch", "PACELINE_DRAFTERS: there is no drafter 'nosuch'"),
+        ("DRAFTERS", "nosuch", "PACELINE_DRAFTERS: drafter 'nosuch' is neither in drafters"),
         ("PHRASES", "nowhere", "PACELINE_PHRASES: the store of phrases 'nowhere' does not exist"),
         ("KEYS", "/nowhere", "the file of API keys /nowhere cannot be used: No such file or directory"),
     ],

@@ -88,7 +88,7 @@ def test_int8_activations_of_a_model_without_integers_are_refused():
         choose_forward(fakes.tiny("gpt2"), "q8_0", activations="int8")
 
 
-@pytest.mark.parametrize(("family", "dtype"), zip(FUSED, [torch.bfloat16, torch.float16] * 2, strict=True))
+@pytest.mark.parametrize(("family", "dtype"), [*zip(FUSED, [torch.bfloat16, torch.float16] * 2, strict=True)])
 def test_halves_are_kept_and_give_the_bits_of_float32(family, dtype):
     model, weights = fakes.tiny(family), fakes.tiny(family).to(dtype).state_dict()
     model.load_state_dict(weights)
