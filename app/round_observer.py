@@ -43,7 +43,7 @@ class RoundObserver:
         """A step failed."""
 
     def on_verdict(self, step: VerifiedStep) -> None:
-        """Before the next drafts are asked for."""
+        """Called before the next drafts are requested."""
 
     def on_asked(self, asked: Listed[AskedDraft]) -> None:
         """Drafts were asked for at once."""

@@ -18,7 +18,7 @@ TRIAL_TOKENS = 2  # of each sequence, in a trial
 class LengthController:
     """Choose what `draft_lengths` expects to be fastest, but for trials of models; the default `LengthPlanner`."""
 
-    drafters: Final = None  # routing weighs how many are asked
+    drafters: Final = None  # routing decides how many drafters take part
 
     def __init__(self) -> None:
         self.modes: Final = DraftModes()

@@ -26,7 +26,7 @@ class VerifierStats(RoundObserver):
         self._rounds = self._tokens = 0.0
         self._by_drafter: dict[str, tuple[int, int]] = {}  # tokens drafted, and right
         self._later_rounds = self._model_rounds = 0
-        self._asked_models: set[str] = set()  # requests for whose present round a model is asked
+        self._asked_models: set[str] = set()  # requests whose present round has a model drafter
 
     @property
     def prompt_tokens(self) -> int:

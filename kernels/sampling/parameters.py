@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     choice: int
 
 
-@lru_cache(maxsize=4096)  # a request's is asked for at each of its steps
+@lru_cache(maxsize=4096)  # each step of a request looks its own up
 def limits_of(choice: Choice, vocab_size: int) -> Limits:
     return Limits(
         temperature=max(choice.temperature, MIN_TEMPERATURE) if choice.temperature else 0.0,
