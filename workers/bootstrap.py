@@ -3,28 +3,59 @@
 import gc
 import importlib
 import logging
+from typing import TYPE_CHECKING
 
 from app.config import Settings
 from workers.celery_app import mailbox_queue, public_queues
 from workers.deployment import Deployment
+from workers.recovery import succeed
 from workers.roles.beat import run_beat
 from workers.service import RoleService
 from workers.tasks import doorbell
+from workers.template import Life, Template, in_fork
+
+if TYPE_CHECKING:
+    from app.assembly.verifier import Loaded
 
 CONTROL_THREADS = 4
+WORKER_MODULES = ("celery.bin.worker", "celery.apps.worker", "celery.worker.consumer", "celery.concurrency.solo")
 MODULES = {"engine": "colocated"}  # of the roles whose module has another name
 GC_OBJECTS = 20_000  # objects made and not freed between two collections; a round makes thousands and frees nearly all
 log = logging.getLogger(__name__)
 
 
-def serve(role: str, node: str, settings: Settings) -> None:
+def serve(role: str, node: str, settings: Settings) -> int:
+    """Return the process's exit status. A verifier is forked from a template where it can be."""
+    if role == "verify":
+        from app.assembly.verifier import load_ahead  # torch, as below
+
+        if (loaded := load_ahead(settings, in_fork)) is not None:
+            for name in (*WORKER_MODULES, "workers.roles.verify"):
+                importlib.import_module(name)
+            gc.collect()
+            gc.freeze()  # a collection in a fork would copy every page that it looks at
+            return Template().run(lambda life: _serve_verifier(node, settings, loaded, life))
     deployment = Deployment.open(settings)
     if role == "beat":
         run_beat(deployment, node)
-        return
+        return 0
     # Imports this role's module only: others load torch.
     module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")
-    service: RoleService = module.serve(deployment, node)
+    return _run(role, node, deployment, module.serve(deployment, node))
+
+
+def _serve_verifier(node: str, settings: Settings, loaded: "Loaded", life: Life) -> int:
+    from workers.roles import verify
+
+    deployment = Deployment.open(settings, loaded.tokenizer)
+    verifier = verify.load(deployment, node, loaded=loaded, owner=life.owner)
+    if life.predecessor:
+        succeed(deployment, "verify", node, life.predecessor)
+    return _run("verify", node, deployment, verify.serve(deployment, node, verifier))
+
+
+def _run(role: str, node: str, deployment: Deployment, service: RoleService) -> int:
+    settings = deployment.settings
     doorbell.register(deployment.celery, service)
     gc.collect()
     gc.freeze()  # a full collection over all loaded objects would stop requests for tenths of a second
@@ -45,3 +76,4 @@ def serve(role: str, node: str, settings: Settings) -> None:
     finally:
         log.info("leaving")
         service.end()
+    return 0

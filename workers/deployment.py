@@ -86,11 +86,12 @@ class Deployment:
         self.rate_limits: Final = RateLimits(client, settings.namespace, active_ttl_s=ACTIVE_TTL_S)
 
     @classmethod
-    def open(cls, settings: Settings) -> Self:
+    def open(cls, settings: Settings, tokenizer: Tokenizer | None = None) -> Self:
         """Raises StoreUnavailable, ModelRefused."""
-        folder = resolve(settings.model, settings.home, log.info)
-        with refusing(folder):
-            tokenizer = Tokenizer(folder)
+        if tokenizer is None:
+            folder = resolve(settings.model, settings.home, log.info)
+            with refusing(folder):
+                tokenizer = Tokenizer(folder)
         return cls(settings, make_celery(settings), tokenizer)
 
     def close(self) -> None:

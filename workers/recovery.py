@@ -62,6 +62,12 @@ def recover(deployment: Deployment) -> set[str]:
     return began - {"", *(node.info.get("target", "") for node in live if node.kind == "verify")}
 
 
+def succeed(deployment: Deployment, kind: str, node: str, owner: str) -> None:
+    """Take over from a dead process, `owner`, before its leases end: its name, its mailbox, its requests."""
+    deployment.nodes.retire(kind, node, owner)
+    deployment.mailboxes.release(mailbox_of(kind, node), owner)
+
+
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:
     reason = f"{strikes} verifiers died with this request before it committed a token"
     log.error("%s", reason, extra=of(request_id))

@@ -32,11 +32,10 @@ def main(argv: list[str] | None = None) -> int:
         redact_celery_log()
         from workers.bootstrap import serve  # loads numpy
 
-        serve(args.role, node, settings)
+        return serve(args.role, node, settings)
     except PacelineError as error:
         log.error("%s", error)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

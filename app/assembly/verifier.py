@@ -3,11 +3,16 @@
 import logging
 import uuid
 from collections.abc import Callable
+from typing import NamedTuple
 
 from app.assembly.devices import CHUNK_TOKENS, AnyRunner, device_of, forget_files, max_sequences, pruning, target_runner
+from app.assembly.fuser import build_fuser
 from app.clock import SYSTEM, Clock
 from app.config import Settings
+from app.engine.cpu.fused import FusedForward
+from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.token_similarity import embedding_agreement
+from app.engine.profile.profile_cache import is_kept
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.step_costs import StepCosts
 from app.engine.text.tokenizer import Tokenizer
@@ -32,6 +37,7 @@ from app.speculation.routing import (
     same_tokens,
 )
 from app.speculation.speculation import DraftStrategies, Speculation
+from app.store.memory import MemoryStore
 from app.store.protocol import Requests
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.metrics import VerifierMetrics
@@ -42,21 +48,28 @@ from app.verifier.verifier import Verifier
 log = logging.getLogger(__name__)
 
 
+class Loaded(NamedTuple):
+    """A target that is loaded and not measured, with its tokenizer."""
+
+    tokenizer: Tokenizer
+    runner: "AnyRunner | None" = None
+
+
 def build_verifier(
     settings: Settings,
     mailbox: str,
     store: Requests,
     metrics: VerifierMetrics,
+    loaded: Loaded | None = None,
     on_exhausted: Callable[[], None] | None = None,
-    tokenizer: Tokenizer | None = None,
     prepare_splits: Callable[[AnyRunner], Splits] | None = None,
+    owner: str | None = None,
 ) -> Verifier:
-    """Load, check and measure the target, and build its verifier. Raises ModelRefused.
+    """Load, check and measure what `loaded` has not, and build the target's verifier. Raises ModelRefused.
 
-    `tokenizer`: the target's, if it is loaded. `prepare_splits` makes, for the loaded target, the ways to divide the
-    machine; by default there is one.
+    `prepare_splits` makes, for the loaded target, the ways to divide the machine; by default there is one.
     """
-    runner, costs, tokenizer = load_target(settings, tokenizer)
+    runner, costs, tokenizer = load_target(settings, loaded)
     target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
     tokenizer.grammars.prepare()  # now, since later sequences would wait for it
     measured = measured_target(settings, runner, costs, tokenizer)
@@ -65,6 +78,7 @@ def build_verifier(
         measured,
         mailbox,
         store,
+        owner=owner,
         tokenizer=tokenizer,
         agreement=agreement(settings),
         target=target,
@@ -74,12 +88,37 @@ def build_verifier(
     )
 
 
-def load_target(settings: Settings, tokenizer: Tokenizer | None = None) -> tuple[AnyRunner, StepCosts, Tokenizer]:
+def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], None]) -> Loaded | None:
+    """Load what forked verifiers share, and run nothing; None on a GPU or by torch, whose threads do not fork.
+
+    `in_fork` does what only a first start does. Raises ModelRefused.
+    """
+    if device_of(settings).type != "cpu":
+        return None
+    folder = target_folder(settings)
+    if not is_kept(folder, settings):
+        in_fork(lambda: load_target(settings))
+    if not is_kept(folder, settings):
+        return None
+    with refusing(folder):
+        tokenizer = Tokenizer(folder)
+        runner = target_runner(folder, settings, tokenizer.context_tokens)
+    if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward):
+        return None
+    tokenizer.grammars.prepare()
+    pruning(runner, folder, settings)
+    build_fuser(settings, tokenizer, MemoryStore(ttl_s=settings.request_ttl_s))
+    forget_files(folder)
+    return Loaded(tokenizer, runner)
+
+
+def load_target(settings: Settings, loaded: Loaded | None = None) -> tuple[AnyRunner, StepCosts, Tokenizer]:
     """Load, check and measure the target. Raises ModelRefused."""
     folder = target_folder(settings)
     with refusing(folder):
-        tokenizer = tokenizer or Tokenizer(folder)
-        runner = target_runner(folder, settings, tokenizer.context_tokens)
+        tokenizer = loaded.tokenizer if loaded else Tokenizer(folder)
+        runner = loaded.runner if loaded else None
+        runner = runner or target_runner(folder, settings, tokenizer.context_tokens)
         costs = measure(
             runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings, device_of(settings).type
         )

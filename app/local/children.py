@@ -87,6 +87,14 @@ class Children:
         due = [child.due_s for child in self._children if child.process is None]
         return max(0.0, min([longest_s, *(due_s - time.monotonic() for due_s in due)]))
 
+    def pid(self, name: str) -> int | None:
+        return next((c.process.pid for c in self._children if c.service.name == name and c.process is not None), None)
+
+    def kill(self, name: str) -> None:
+        """Kill the service's process with its own children; `tend` starts it again."""
+        if (pid := self.pid(name)) is not None:
+            _kill_group(pid)
+
     def restless(self, deaths: int) -> Service | None:
         return next((child.service for child in self._children if child.deaths >= deaths), None)
 
@@ -124,7 +132,7 @@ class Children:
                 env={**os.environ, **service.env},
                 cwd=service.cwd,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops the others in order
-                preexec_fn=_bound_to_parent(service.last_signal),
+                preexec_fn=bound_to_parent(service.last_signal),
             )
         child.started_s = time.monotonic()
 
@@ -140,8 +148,8 @@ class Children:
         child.process = None
 
 
-def _bound_to_parent(last_signal: signal.Signals) -> Callable[[], None]:
-    """Make the function that asks the kernel, between fork and exec, for a signal at the parent's death."""
+def bound_to_parent(last_signal: signal.Signals) -> Callable[[], None]:
+    """Make the function that asks the kernel, after a fork, for a signal at the parent's death."""
     parent = os.getpid()
 
     def bind() -> None:

@@ -25,7 +25,7 @@ class Health(Message):
     url: str | None = None
     redis_url: str | None = None
     namespace: str | None = None
-    ready: bool = False
+    ready: bool = False  # requests are served, as /readyz says; problems may remain
     processes: dict[str, tuple[int, ...]]
     problems: tuple[str, ...] = ()
     nodes: dict[str, dict[str, Any]] = {}  # each live node's own report, e.g. of a verifier's cache
@@ -36,12 +36,13 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
     if state is None:
         return Health(instance=instance, processes=dict.fromkeys(ROLES, ()), problems=("not running",))
     nodes, found = _examine(state, lease_s)
+    serves = not any(problem.startswith(("web:", "redis:")) for problem in found)
     return Health(
         instance=state.instance,
         url=state.url,
         redis_url=state.redis_url,
         namespace=state.namespace,
-        ready=not found,
+        ready=serves,
         processes=_pids(state),
         problems=tuple(found),
         nodes={node.name: node.info for node in nodes},
@@ -99,4 +100,4 @@ def _silent(roles: Iterable[str], nodes: list[Node]) -> list[str]:
 
 
 def _pids(state: State) -> dict[str, tuple[int, ...]]:
-    return {role: tuple(process.pid for process in state.processes.get(role, ()) if process.alive()) for role in ROLES}
+    return {role: tuple(one.worker() for one in state.processes.get(role, ()) if one.alive()) for role in ROLES}

@@ -38,6 +38,15 @@ class ProcessId(Message):
     def alive(self) -> bool:
         return _started(self.pid) == self.started
 
+    def worker(self) -> int:
+        """Return the process that does this one's work: a fork with its command line, or itself."""
+        with suppress(OSError):
+            own = Path(f"/proc/{self.pid}/cmdline").read_bytes()
+            for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+                if Path(f"/proc/{child}/cmdline").read_bytes() == own:
+                    return int(child)
+        return self.pid
+
 
 class State(Message):
     """An instance: written by its supervisor, read by other commands."""

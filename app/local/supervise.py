@@ -3,6 +3,7 @@
 Runs in the foreground, in one thread, until SIGINT, SIGTERM or SIGHUP.
 """
 
+import logging
 import select
 import signal
 import socket
@@ -18,7 +19,10 @@ from app.local.children import Children, Service
 START_S = 300.0  # longest start; a model loads and its costs are measured in it
 POLL_S = 0.2  # between two checks of readiness
 IDLE_S = 1.0  # between two checks of the children without a signal
+SILENT_S = 60.0  # without a heartbeat: a process that is stopped, or stuck in the kernel, is started again
+LOOK_S = 5.0  # between two looks at the heartbeats
 MAX_DEATHS = 5  # in a row, while starting: then it will not come up
+log = logging.getLogger(__name__)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -74,15 +78,49 @@ class Supervisor:
                 raise InstanceError(f"the instance is not ready after {limit_s:.0f} s: {missing}")
             self._signals.wait(POLL_S)
 
-    def watch(self) -> None:
+    def watch(self, live: Callable[[], set[str] | None] = lambda: None) -> None:
+        """`live` names the services that have a heartbeat; None where that is not known."""
+        silence, looked_s = Silence(), time.monotonic()
         while not self._signals.stopping:
             self._children.tend()
+            if (passed_s := time.monotonic() - looked_s) >= LOOK_S:
+                for name in silence.look(live(), self._children.pid, min(passed_s, 2 * LOOK_S)):
+                    log.error("%s has had no heartbeat for %.0f s: it is killed and started again", name, SILENT_S)
+                    self._children.kill(name)
+                looked_s = time.monotonic()
             self._signals.wait(self._children.pause(IDLE_S))
 
     def _last_words(self, service: Service) -> str:
         log = self._children.log(service)
         lines = log.read_text(errors="replace").splitlines()[-15:]
         return f"Its log is {log} and ends:\n" + "\n".join(lines)
+
+
+class Silence:
+    """Time how long services have had no heartbeat, by process: one that has had none yet still starts."""
+
+    def __init__(self) -> None:
+        self._silent_s: dict[str, float] = {}
+        self._pids: dict[str, int | None] = {}  # that have had a heartbeat
+
+    def look(self, live: set[str] | None, pid: Callable[[str], int | None], passed_s: float) -> list[str]:
+        """Return those that are silent for SILENT_S, each once."""
+        if live is None:
+            self._silent_s.clear()
+            return []
+        for name in live:
+            self._pids[name], self._silent_s[name] = pid(name), 0.0
+        found = []
+        for name, known in list(self._pids.items()):
+            if name in live or known is None:
+                continue
+            self._silent_s[name] = self._silent_s.get(name, 0.0) + passed_s
+            if known != pid(name):
+                del self._pids[name]
+            elif self._silent_s[name] >= SILENT_S:
+                found.append(name)
+                del self._pids[name]
+        return found
 
 
 @contextmanager

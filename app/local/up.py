@@ -19,7 +19,7 @@ from app.engine.weights.resolve import Progress, resolve
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
 from app.local.doctor import drafters_problems
-from app.local.health import problems
+from app.local.health import live, problems
 from app.local.instance import Instance, ProcessId, State
 from app.local.ports import HOST, web_port
 from app.local.process_specs import namespace, services, settings_environment
@@ -117,7 +117,7 @@ class _Serving:
                 self._start_redis(supervisor)
                 self._start_services(supervisor, plan, port)
                 ready()
-                supervisor.watch()
+                supervisor.watch(self._live)
         except Stopped as stopped:
             raise KeyboardInterrupt from stopped  # before it was ready: nothing was served
         finally:
@@ -146,6 +146,11 @@ class _Serving:
             roles = dict.fromkeys(one.partition(":")[0] for one in found)  # a failed start reports the rest
             self._progress(f"waiting for {', '.join(roles)}")
         return "; ".join(found) or None
+
+    def _live(self) -> set[str] | None:
+        with suppress(StoreUnavailable):
+            return {node.name for node in live(self._state.redis_url, self._state.namespace, self._settings.lease_s)}
+        return None
 
     def _changed(self, children: Children) -> None:
         self._update(processes=children.processes())

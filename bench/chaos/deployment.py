@@ -39,7 +39,7 @@ class Site:
         A process just killed seems well for as long as its last heartbeat holds.
         """
         started = time.monotonic()
-        while not ((health := self.health()).ready and not self.dead()):
+        while (health := self.health()).problems or self.dead():
             if time.monotonic() - started > READY_S:
                 raise TimeoutError(f"not ready after {READY_S:.0f} s: {'; '.join(health.problems)}")
             time.sleep(0.05)

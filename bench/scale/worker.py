@@ -81,6 +81,7 @@ def main(argv: list[str]) -> int:
 
     replaced = {
         "load_target": load,
+        "load_ahead": lambda settings, in_fork: None,
         "target_folder": lambda settings: Path(settings.home),
         "target_id": lambda *about: "stand-in",
     }

@@ -108,15 +108,21 @@ class Team:
         self._lock = threading.Lock()
         self._job: Callable[[int], object] | None = None
         self._errors: list[BaseException] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
         # A lock that is held until the other side lets go: a tenth of what a semaphore costs, which is Python.
-        self._starts = [_held() for _ in range(size - 1)]
-        self._ends = [_held() for _ in range(size - 1)]
+        self._starts = [_held() for _ in range(self.size - 1)]
+        self._ends = [_held() for _ in range(self.size - 1)]
         for number, ends in enumerate(zip(self._starts, self._ends, strict=True), start=1):
             threading.Thread(target=self._follow, args=(number, *ends), daemon=True, name=f"team-{number}").start()
 
     def run(self, job: Callable[[int], object]) -> None:
         """Call `job(0)` here and `job(1) ...` in the other threads; wait for all, and raise what one raised."""
         with self._lock:
+            if self._process != os.getpid():  # a fork has no threads but the one that forked
+                self._start()
             self._job, self._errors = job, []
             for start in self._starts:
                 start.release()

@@ -80,7 +80,7 @@ class Cluster:
 
     def await_ready(self) -> None:
         """Wait until every role has a heartbeat again."""
-        wait_for(lambda: self.status().ready, what=f"{self.name} to be ready: {self.status().problems}")
+        wait_for(lambda: not self.status().problems, what=f"{self.name} to be ready: {self.status().problems}")
 
     def await_restart(self, role: str, old_pid: int) -> float:
         """Wait until the supervisor has replaced `old_pid` and all is ready; return the seconds."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from app.assembly.devices import AnyRunner
 from app.assembly.fuser import build_fuser, model_free_names
-from app.assembly.verifier import build_verifier
+from app.assembly.verifier import Loaded, build_verifier
 from app.errors import MessageError
 from app.fuser.fuser import Fuser
 from app.logs import of
@@ -62,17 +62,23 @@ def serve(
     return RoleService(heartbeat, doorbells, tasks)
 
 
-def load(deployment: Deployment, node: str, prepare_splits: Callable[[AnyRunner], Splits] | None = None) -> Verifier:
+def load(
+    deployment: Deployment,
+    node: str,
+    prepare_splits: Callable[[AnyRunner], Splits] | None = None,
+    loaded: Loaded | None = None,
+    owner: str | None = None,
+) -> Verifier:
     """Out of memory, end the process."""
-    metrics = VerifierMetrics(deployment.counters)
     return build_verifier(
         deployment.settings,
         mailbox_of("verify", node),
         deployment.requests,
-        metrics,
+        VerifierMetrics(deployment.counters),
+        loaded or Loaded(deployment.tokenizer),
         on_exhausted=_leave,
-        tokenizer=deployment.tokenizer,
         prepare_splits=prepare_splits,
+        owner=owner,
     )
 
 

@@ -1,7 +1,6 @@
 """Keep a model's measurements on this machine from start to start.
 
-They are renewed if weights, code, libraries, settings or machine change, or if a few steps, timed again, differ by more
-than one factor.
+They are renewed if weights, code, libraries, settings or machine change.
 """
 
 import json
@@ -41,10 +40,13 @@ LOOKS = 4  # at the spots, before steps are said to have another shape
 def measured(
     runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
 ) -> StepCosts:
-    """Cache below `settings.home`; warn if rows do not keep their bits."""
-    file = settings.home / "measured" / f"{_key(folder, settings)}.json"
+    """Cache below `settings.home`; warn if rows do not keep their bits.
+
+    What is kept is not asked whether it still holds: that takes seconds, and each step corrects it.
+    """
+    file = _file(folder, settings)
     kept = read_cached(file, _build)
-    if kept is None or not holds(kept[1], runner, vocab_size):
+    if kept is None:
         if device == "cpu":
             costs = measure_costs(runner, vocab_size, context_tokens)
         else:
@@ -73,6 +75,14 @@ def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
             return True
     log.info("steps have another shape than when they were measured last: measuring again")
     return False
+
+
+def is_kept(folder: Path, settings: Settings) -> bool:
+    return _file(folder, settings).is_file()
+
+
+def _file(folder: Path, settings: Settings) -> Path:
+    return settings.home / "measured" / f"{_key(folder, settings)}.json"
 
 
 def _build(text: str) -> tuple[Exactness, StepCosts]:

@@ -100,7 +100,7 @@ def test_killed_process_is_restarted_until_ready(running_up: Up, role: str) -> N
     (pid,) = before.processes[role]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: _health(up).processes[role] not in ((pid,), ()))
-    wait_for(lambda: _health(up).ready)
+    wait_for(lambda: not _health(up).problems)
     after = _health(up)
     assert (after.url, after.redis_url) == (before.url, before.redis_url)
 
@@ -163,17 +163,17 @@ def test_instances_share_a_redis_by_namespaces(up: Up, redis_url: str) -> None:
     assert "redis" not in one.processes
 
 
-def test_process_without_heartbeat_is_not_ready(running_up: Up) -> None:
+def test_process_without_heartbeat_is_a_problem(running_up: Up) -> None:
     up = running_up
     (pid,) = _health(up).processes["verify"]
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: "verify: no heartbeat" in _health(up).problems)
-    assert not _health(up).ready and _health(up).processes["verify"] == (pid,)
+    assert _health(up).processes["verify"] == (pid,)
     os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: _health(up).ready)
+    wait_for(lambda: not _health(up).problems)
 
 
-def test_process_without_progress_is_not_ready(running_up: Up) -> None:
+def test_process_without_progress_is_a_problem(running_up: Up) -> None:
     elsewhere = running_up.of().model_copy(update={"namespace": "elsewhere"})  # a namespace without other heartbeats
     client = connect(elsewhere.redis_url)
     Nodes(client, "elsewhere", lease_s=60.0).beat("verify", "v", "owner", progress_s=time.time() - 61.0, info={})
