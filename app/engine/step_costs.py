@@ -163,6 +163,13 @@ class StepCosts:
         self._fit(self._silenced(rows, silent), rows_s, seen * (1.0 - share))
         self._pace.reading_ratio = _bounded(self.reading_ratio * (1.0 + (1.0 - DECAY) * seen * share))
 
+    def take_over(self, measured: Self) -> None:
+        """Replace the measurement, and what was learned since."""
+        self._points, self._table, self._row_s = measured._points, measured._table, measured._row_s
+        self._reading, self._logits_s = measured._reading, measured._logits_s
+        self._paces = {0: _Pace()}
+        self.use(self._split)
+
     def dumps(self) -> str:
         return json.dumps(
             {

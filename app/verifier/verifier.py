@@ -98,7 +98,7 @@ class Verifier:
         # Each event is told, so only to observers that listen.
         self._on_commit = [o.on_commit for o in self._observers if type(o).on_commit is not RoundObserver.on_commit]
         self._store = store
-        self._costs = measured.costs
+        self.costs: Final = measured.costs
         self._early_exit = measured.early_exit
         self._selection = selection
         self._on_exhausted = on_exhausted
@@ -138,7 +138,7 @@ class Verifier:
     def report(self) -> dict[str, object]:
         """Describe the verifier for its heartbeat. For any thread."""
         errors = {
-            "step": self._costs.error.value,
+            "step": self.costs.error.value,
             "exit": self._early_exit.error.value,
             "drafts": self.speculation.pending.error,
         }
@@ -207,9 +207,9 @@ class Verifier:
         if works:
             for observer in self._observers:
                 observer.on_start(map(self._sequence, works), self._clock.time())
-            self._early_exit.allow(works, self._costs, is_wanted=self._policy.pruning)
+            self._early_exit.allow(works, self.costs, is_wanted=self._policy.pruning)
             try:
-                costs = self._costs.at(self._costs.split)
+                costs = self.costs.at(self.costs.split)
                 self._running = _Running.of(works, self.target.launch(works), costs)
             except Exception as error:  # one request's failure must not end the others
                 self._isolate(works, error)
@@ -277,7 +277,7 @@ class Verifier:
             sequences,
             self._policy,
             now_s,
-            self._costs,
+            self.costs,
             self.sequences.suspects,
             is_together,
             self._selection,
@@ -311,7 +311,7 @@ class Verifier:
         prompts_s = 0.0
         if len(self.sequences) > len(sequences):
             prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
-            prompts_s = prefill_s(prompts, self._policy, self._costs, self._costs.seconds(len(sequences)))
+            prompts_s = prefill_s(prompts, self._policy, self.costs, self.costs.seconds(len(sequences)))
         return self.speculation.request_drafts(sequences, self._policy, prompts_s)
 
     def _settle(self) -> list[DraftJob]:

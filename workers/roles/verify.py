@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from app.assembly.devices import AnyRunner
 from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.verifier import Loaded, build_verifier
+from app.engine.cpu.runner import ModelRunner
+from app.engine.profile.profile_cache import measure_again
+from app.engine.weights.resolve import target_folder
 from app.errors import MessageError
 from app.fuser.fuser import Fuser
 from app.logs import of
@@ -30,6 +33,8 @@ from workers.service import RoleService
 
 log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
+IDLE_S = 1.0  # after the last request: shorter than `consume_mailbox` lingers
+Measure = Callable[[Callable[[], bool]], bool]  # steps, while its argument is true; returns whether it is done
 
 
 def serve(
@@ -52,7 +57,7 @@ def serve(
         return {**verifier.report(), **identity, "host": deployment.machine, **(about or {})}
 
     heartbeat = Heartbeat(deployment, "verify", node, owner=verifier.owner, info=info, progress=metrics.drain)
-    loop = VerifierLoop(deployment, verifier, fuser, heartbeat, mailbox)
+    loop = VerifierLoop(deployment, verifier, fuser, heartbeat, mailbox, _measuring(deployment, verifier))
     tasks: list[HeartbeatTask] = [loop, metrics, deployment.exchange_stats(deployment.counters)]
 
     def consume() -> None:
@@ -82,6 +87,15 @@ def load(
     )
 
 
+def _measuring(deployment: Deployment, verifier: Verifier) -> Measure | None:
+    """Return what looks at the kept step costs of a CPU."""
+    target, tokenizer, settings = verifier.target, deployment.tokenizer, deployment.settings
+    if not isinstance(target, ModelRunner):
+        return None
+    about = (tokenizer.vocab_size, tokenizer.context_tokens, target_folder(settings), settings)
+    return partial(measure_again, target, verifier.costs, *about)
+
+
 def _leave() -> None:
     """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed)."""
     if worker_state.should_stop is None:
@@ -91,7 +105,13 @@ def _leave() -> None:
 
 class VerifierLoop(HeartbeatTask):
     def __init__(
-        self, deployment: Deployment, verifier: Verifier, fuser: Fuser, heartbeat: Heartbeat, mailbox: str
+        self,
+        deployment: Deployment,
+        verifier: Verifier,
+        fuser: Fuser,
+        heartbeat: Heartbeat,
+        mailbox: str,
+        measure: Measure | None = None,
     ) -> None:
         self._deployment = deployment
         self._verifier = verifier
@@ -99,6 +119,8 @@ class VerifierLoop(HeartbeatTask):
         self._heartbeat = heartbeat
         self._mailbox = mailbox
         self._reconciled_s = 0.0
+        self._measure = measure
+        self._worked_s: float | None = None  # the last time, monotonic
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
@@ -110,6 +132,7 @@ class VerifierLoop(HeartbeatTask):
         run_round(self._verifier, self._draft, self._post, time.time)
         self._heartbeat.working_on(work.sequence.id for work in self._verifier.stepped)
         self._settle()
+        self._measure_if_idle()
         return self._verifier.wait_s(time.time())
 
     def beat(self) -> None:
@@ -121,6 +144,16 @@ class VerifierLoop(HeartbeatTask):
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
         if not self._heartbeat.attends(self._mailbox) and self._deployment.requests.owned(self._verifier.owner):
             self._deployment.post(self._mailbox, [ToVerifier()])
+
+    def _measure_if_idle(self) -> None:
+        """Look at the step costs once, when the first requests are over; a new one interrupts it."""
+        now_s = time.monotonic()
+        if self._verifier.sequences:
+            self._worked_s = now_s
+        elif self._measure is not None and self._worked_s is not None and now_s - self._worked_s >= IDLE_S:
+            if self._measure(lambda: not self._deployment.mailboxes.waiting(self._mailbox)):
+                self._measure = None
+            self._worked_s = time.monotonic()
 
     def _adopt(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:

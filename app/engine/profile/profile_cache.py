@@ -8,8 +8,11 @@ import logging
 import math
 import os
 import platform
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +22,7 @@ from app.engine.profile.gpu_profiler import measure_gpu_costs
 from app.engine.profile.profiler import (
     CONTEXT,
     Exactness,
+    LogitRows,
     ProfiledTarget,
     check_exactness,
     measure_costs,
@@ -27,6 +31,7 @@ from app.engine.profile.profiler import (
 from app.engine.step_costs import StepCosts
 from app.engine.weights.fingerprint import digest
 from app.engine.weights.model_cache import read_cached, write_cached
+from app.state import BatchEntry, CachedSequence
 from app.system import processor
 
 log = logging.getLogger(__name__)
@@ -34,7 +39,7 @@ SHAPING = ("weights", "activations", "device", "gpu_dtype", "gpu_exact", "verify
 PLAN_SHAPING = ("placement", "partition")  # these leave the target a part of the machine
 SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # largest ratio of the paces at the spots
-LOOKS = 4  # at the spots, before steps are said to have another shape
+LOOKS = 4  # at the spots: what else runs disturbs single ones
 
 
 def measured(
@@ -42,7 +47,7 @@ def measured(
 ) -> StepCosts:
     """Cache below `settings.home`; warn if rows do not keep their bits.
 
-    What is kept is not asked whether it still holds: that takes seconds, and each step corrects it.
+    Whether what is kept still holds takes seconds to see: `measure_again` looks, when there is time.
     """
     file = _file(folder, settings)
     kept = read_cached(file, _build)
@@ -52,29 +57,83 @@ def measured(
         else:
             costs = measure_gpu_costs(runner, vocab_size, longest_tokens(context_tokens, settings))
         kept = check_exactness(runner, vocab_size), costs
-        write_cached(file, json.dumps({"exactness": asdict(kept[0]), "costs": json.loads(kept[1].dumps())}))
+        _keep(file, *kept)
     exactness, costs = kept
     exactness.warn()
     return costs
 
 
-def holds(costs: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
-    """Compare a few steps' seconds with `costs` up to one common factor, which `costs` take over.
+def measure_again(
+    runner: ProfiledTarget,
+    costs: StepCosts,
+    vocab_size: int,
+    context_tokens: int,
+    folder: Path,
+    settings: Settings,
+    goes_on: Callable[[], bool],
+) -> bool:
+    """Look whether what is kept holds; else measure anew, and let `costs` take over what is faster.
 
-    Other processes start at the same time, so the best of several looks decides.
+    A machine that is busy only slows steps down. Return False when `goes_on`, asked before each step, ended it.
     """
-    reading = costs.reading
-    expected = {rows: costs.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in SPOTS}
+    file, watched = _file(folder, settings), _Watched(runner, goes_on)
+    kept = read_cached(file, _build)
+    try:
+        if kept is None or _holds(kept[1], watched, vocab_size):
+            return True
+        log.info("steps are faster than when they were measured, or of another shape: measuring again")
+        found = measure_costs(watched, vocab_size, context_tokens)
+    except _Interrupted:
+        watched.release_all()
+        return False
+    if sum(map(found.seconds, SPOTS)) < sum(map(kept[1].seconds, SPOTS)):
+        costs.take_over(found)
+        _keep(file, kept[0], found)
+    return True
+
+
+def _holds(kept: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
+    """Compare the best of several looks at a few steps with what is kept, up to one factor of at least 1 / ALIKE."""
+    reading = kept.reading
+    expected = {rows: kept.seconds(rows) + reading.seconds(CONTEXT, rows) for rows in SPOTS}
     best = dict.fromkeys(SPOTS, math.inf)
     for _ in range(LOOKS):
         seen = times(runner, vocab_size, SPOTS)
         best = {rows: min(best[rows], seconds) for rows, seconds in seen.items()}
-        paces = sorted(seconds / expected[rows] for rows, seconds in best.items())
-        if paces[-1] <= ALIKE * paces[0]:
-            costs.ratio *= paces[len(paces) // 2]
-            return True
-    log.info("steps have another shape than when they were measured last: measuring again")
+        paces = [seconds / expected[rows] for rows, seconds in best.items()]
+        if max(paces) <= ALIKE * min(paces):
+            return min(paces) * ALIKE >= 1.0
     return False
+
+
+class _Interrupted(Exception):
+    pass
+
+
+class _Watched:
+    """A target whose steps can be interrupted: then what they reserved is released."""
+
+    def __init__(self, target: ProfiledTarget, goes_on: Callable[[], bool]) -> None:
+        self._target, self._goes_on = target, goes_on
+        self._sequences: dict[int, CachedSequence] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def try_reserve(self, work: BatchEntry) -> bool:
+        self._sequences[id(work.sequence)] = work.sequence
+        return self._target.try_reserve(work)
+
+    def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]:
+        if not self._goes_on():
+            for work in works:
+                self._target.drop(work)
+            raise _Interrupted
+        return self._target.forward(works)
+
+    def release_all(self) -> None:
+        for sequence in self._sequences.values():
+            self._target.release(sequence)
 
 
 def is_kept(folder: Path, settings: Settings) -> bool:
@@ -83,6 +142,10 @@ def is_kept(folder: Path, settings: Settings) -> bool:
 
 def _file(folder: Path, settings: Settings) -> Path:
     return settings.home / "measured" / f"{_key(folder, settings)}.json"
+
+
+def _keep(file: Path, exactness: Exactness, costs: StepCosts) -> None:
+    write_cached(file, json.dumps({"exactness": asdict(exactness), "costs": json.loads(costs.dumps())}))
 
 
 def _build(text: str) -> tuple[Exactness, StepCosts]:

@@ -7,7 +7,7 @@ import pytest
 
 from app.config import Settings
 from app.engine.profile import profile_cache as module
-from app.engine.profile.profile_cache import holds, measured
+from app.engine.profile.profile_cache import measure_again, measured
 from app.engine.profile.profiler import Exactness
 from app.engine.step_costs import StepCosts
 from app.engine.weights import fingerprint
@@ -73,21 +73,48 @@ def test_settings_that_decide_how_a_step_computes_make_a_measurement_anew(folder
     assert len(counted) == 2
 
 
-def test_another_pace_is_taken_over_and_another_shape_is_not(monkeypatch):
-    table = StepCosts(SLOW)
-    monkeypatch.setattr(module, "times", lambda *_: {rows: 3 * seconds for rows, seconds in SLOW.items()})
-    assert holds(table, fakes.served(), fakes.VOCAB)
-    assert table.seconds(8) == pytest.approx(1.8)
+def _again(folder, settings, costs, goes_on=lambda: True, target=None):
+    return measure_again(target or fakes.served(), costs, fakes.VOCAB, 512, folder, settings, goes_on)
+
+
+@pytest.mark.parametrize(
+    ("looks", "times"),
+    [
+        ([SLOW], 0),
+        ([{rows: 3 * seconds for rows, seconds in SLOW.items()}], 0),  # a busy machine, or a slower one
+        ([{**SLOW, 1: 2.5}, {**SLOW, 8: 3.0}], 0),  # each look disturbed at another place
+        ([{rows: seconds / 3 for rows, seconds in SLOW.items()}], 1),  # it was busy when it was measured
+        ([{1: 0.1, 8: 0.6, 32: 1.0}] * 4, 1),
+    ],
+)
+def test_steps_are_measured_again_where_they_are_faster_or_of_another_shape(
+    folder, settings, counted, monkeypatch, looks, times
+):
+    costs = _start(folder, settings)
+    left = list(looks)
+    monkeypatch.setattr(module, "times", lambda *_: left.pop(0))
+    fast = StepCosts({1: 0.1, 32: 0.2})
+    monkeypatch.setattr(module, "measure_costs", lambda *_: counted.append(1) or fast)
+    assert _again(folder, settings, costs) and not left
+    assert len(counted) == 1 + times
+    after = _start(folder, settings)
+    assert costs.seconds(32) == after.seconds(32) == (0.2 if times else SLOW[32])
+
+
+def test_what_a_busy_machine_measures_is_not_taken_over(folder, settings, counted, monkeypatch):
+    costs = _start(folder, settings)
     monkeypatch.setattr(module, "times", lambda *_: {1: 0.1, 8: 0.6, 32: 1.0})
-    assert not holds(StepCosts(SLOW), fakes.served(), fakes.VOCAB)
+    monkeypatch.setattr(module, "measure_costs", lambda *_: StepCosts({1: 0.9, 32: 1.2}))
+    assert _again(folder, settings, costs)
+    assert costs.seconds(1) == _start(folder, settings).seconds(1) == SLOW[1]
 
 
-def test_steps_that_other_processes_disturb_are_looked_at_again(monkeypatch):
-    looks = [{**SLOW, 1: 2.5}, {**SLOW, 8: 3.0}]  # another one each time
-    monkeypatch.setattr(module, "times", lambda *_: looks.pop(0))
-    table = StepCosts(SLOW)
-    assert holds(table, fakes.served(), fakes.VOCAB)
-    assert table.seconds(8) == pytest.approx(SLOW[8]) and not looks
+def test_mail_ends_a_look_at_once_and_all_its_pages_come_back(folder, settings, monkeypatch):
+    target = fakes.served()
+    costs = measured(target, fakes.VOCAB, 512, folder, settings)
+    free, steps = target.pool.num_free, iter([True, True, False])
+    assert not _again(folder, settings, costs, lambda: next(steps), target)
+    assert target.pool.num_free == free
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"exactness": {}, "costs": {}}', '{"exactness": 1}'])
