@@ -5,6 +5,7 @@ For one thread: on Linux a child dies when the thread that started it ends.
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ FIRST_DELAY_S = 0.2  # before a restart; doubles with every death
 LONGEST_DELAY_S = 5.0
 STABLE_S = 10.0  # a process that lived this long starts again at the first delay
 GRACE_S = 10.0  # between the request to stop and the kill
-LOG_BYTES = 10_000_000  # a longer log is moved aside when its process starts
+LOG_BYTES = 10_000_000  # a longer log is copied aside and emptied
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -80,6 +81,7 @@ class Children:
             if child.process is None and child.due_s <= now:
                 self._spawn(child)
                 changed = True
+            _bound(self.log(child.service))
         if changed:
             self._changed(self)
 
@@ -121,8 +123,6 @@ class Children:
     def _spawn(self, child: Child) -> None:
         service = child.service
         log = self.log(service)
-        if log.exists() and log.stat().st_size > LOG_BYTES:
-            log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as output:
             child.process = subprocess.Popen(
                 service.argv,
@@ -177,3 +177,14 @@ def _stop(processes: list[subprocess.Popen[bytes]], grace_s: float) -> None:
 def _kill_group(pid: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _bound(log: Path) -> None:
+    """Keep a log's past in one file beside it; its process, which appends, goes on at the beginning.
+
+    Lines that come between the copy's end and the cut are lost: microseconds, once in LOG_BYTES.
+    """
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        with suppress(OSError):  # no room for a copy: the log is bounded all the same
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+        os.truncate(log, 0)

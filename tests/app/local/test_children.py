@@ -58,6 +58,23 @@ def test_dead_role_is_listed_without_a_process(children: Children) -> None:
     assert "ended (3)" in (children.log(_service("a", ""))).read_text()
 
 
+def test_a_long_log_is_moved_while_its_process_writes_on(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.local.children.LOG_BYTES", 1000)
+    past = "".join(f"{i}\n" for i in range(1000, 1300))
+    wait = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    children.start([_service("a", f"seq 1000 1299; {wait}; echo after; exec sleep 300")])
+    log, moved = tmp_path / "a.log", tmp_path / "a.log.1"
+    wait_for(lambda: children.tend() or moved.exists() and not log.read_text())
+    assert moved.read_text() == past
+    (tmp_path / "go").touch()
+    wait_for(log.read_text)
+    assert log.read_text() == "after\n", "no hole where the past was"
+    log.unlink()
+    children.tend()
+
+
 def test_stop_ends_all_in_order_by_force_if_needed(tmp_path: Path) -> None:
     order = tmp_path / "order"
     script = (
