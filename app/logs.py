@@ -6,23 +6,90 @@
 A record's other attributes are left out: Celery puts a task's arguments there.
 """
 
+import copy
 import json
 import logging
+import threading
 import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TextIO
 
 from app.config import Settings
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
+AGAIN_S = 60.0  # after which a traceback is written again
+COUNTED_S = 1.0  # between two lines that count it
+MOST_SEEN = 100  # tracebacks
 
 
 def configure(settings: Settings) -> None:
-    handler = logging.StreamHandler()
+    handler = OneTraceback()
     handler.setFormatter(Json(settings.node) if settings.log_format == "json" else Text(TEXT))
     logging.basicConfig(level=settings.log_level, handlers=[handler])
     logging.captureWarnings(True)
     for name in CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
+
+
+@dataclass(slots=True)
+class _Seen:
+    written_s: float
+    kind: str
+    count: int = 0  # not told yet
+    last: logging.LogRecord | None = None  # of these
+
+
+class OneTraceback(logging.StreamHandler[TextIO]):
+    """Write a traceback once in AGAIN_S; in between count it, in a line without it every COUNTED_S."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[int, _Seen] = {}  # by a hash of kind and lines of code
+
+    def emit(self, record: logging.LogRecord) -> None:  # with the handler's lock held
+        kind, _, trace = record.exc_info or (None, None, None)
+        if kind is not None:
+            name, now = kind.__qualname__, time.monotonic()
+            lines = hash((name, *((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))))
+            seen = self._seen.get(lines)
+            if seen is not None and now - seen.written_s < AGAIN_S:
+                self._count(seen, record)
+                return
+            if seen is not None:
+                self._tell(self._seen.pop(lines))
+            if len(self._seen) >= MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+            self._seen[lines] = _Seen(now, name)
+        super().emit(record)
+
+    def close(self) -> None:
+        for seen in self._seen.values():
+            self._tell(seen)
+        super().close()
+
+    def _count(self, seen: _Seen, record: logging.LogRecord) -> None:
+        if seen.last is None:
+            timer = threading.Timer(COUNTED_S, self._tell, [seen])
+            timer.daemon = True
+            with suppress(RuntimeError):  # no room for a thread, perhaps the very error: told later
+                timer.start()
+        seen.count += 1
+        seen.last = copy.copy(record)
+        seen.last.exc_info = seen.last.exc_text = None  # a frame may hold much
+
+    def _tell(self, seen: _Seen) -> None:
+        self.acquire()
+        try:
+            if seen.last is not None:
+                seen.last.msg = f"{seen.last.getMessage()} ({seen.kind} as before, {seen.count} of them)"
+                seen.last.args = None
+                super().emit(seen.last)
+            seen.count, seen.last = 0, None
+        finally:
+            self.release()
 
 
 class Text(logging.Formatter):

@@ -1,12 +1,16 @@
 """Test log lines: event and request, no prompt."""
 
+import io
 import json
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.logs import TEXT, Json, Text, of
+from app import logs
+from app.logs import MOST_SEEN, TEXT, Json, OneTraceback, Text, of
+from tests.workers.cluster import wait_for
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
@@ -41,3 +45,64 @@ def test_json_holds_the_traceback() -> None:
 @pytest.mark.parametrize("extra, end", [(of("r1"), "request r1: gone"), ({}, "workers.deployment: gone")])
 def test_text_names_the_request(extra: dict[str, str], end: str) -> None:
     assert Text(TEXT).format(record("gone", **extra)).endswith(end)
+
+
+@pytest.fixture(params=[Text(TEXT), Json("web-1")], ids=["text", "json"])
+def handler(request: pytest.FixtureRequest) -> OneTraceback:
+    made = OneTraceback()
+    made.setFormatter(request.param)
+    made.setStream(io.StringIO())
+    return made
+
+
+def fail(handler: OneTraceback, name: str, kind: type[Exception] = KeyError) -> None:
+    try:
+        raise kind("wrong")
+    except kind:
+        made = record("failed: %s", name)
+        made.exc_info = sys.exc_info()
+    handler.handle(made)
+
+
+def written(handler: OneTraceback) -> list[str]:
+    """What was written before a handler that closes, and by it."""
+    handler.close()
+    return [line for line in text(handler).splitlines() if "failed: " in line]
+
+
+def text(handler: OneTraceback) -> str:
+    assert isinstance(handler.stream, io.StringIO)
+    return handler.stream.getvalue()
+
+
+def test_a_traceback_is_written_once_and_counted(handler: OneTraceback) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: fail(handler, "a"), range(918)))
+    fail(handler, "last")
+    fail(handler, "other", ValueError)
+    first, other, again = written(handler)
+    assert "failed: a" in first and "failed: other" in other
+    assert "failed: last (KeyError as before, 918 of them)" in again
+    assert text(handler).count("Traceback") == 2 and len(text(handler)) < 3000
+
+
+def test_a_traceback_is_written_again_after_a_while(handler: OneTraceback, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(handler, "a")
+    monkeypatch.setattr(logs, "AGAIN_S", 0.0)
+    fail(handler, "a")
+    assert len(written(handler)) == text(handler).count("Traceback") == 2
+
+
+def test_a_repeated_traceback_is_counted_though_nothing_follows(
+    handler: OneTraceback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "COUNTED_S", 0.0)
+    fail(handler, "a")
+    fail(handler, "b")
+    wait_for(lambda: "failed: b (KeyError as before, 1 of them)" in text(handler))
+
+
+def test_few_tracebacks_are_kept(handler: OneTraceback) -> None:
+    for i in range(2 * MOST_SEEN):
+        fail(handler, "a", type(f"Error{i}", (Exception,), {}))
+    assert len(vars(handler)["_seen"]) == MOST_SEEN and len(written(handler)) == 2 * MOST_SEEN
