@@ -35,7 +35,8 @@ def services(settings: Settings, port: int) -> list[Service]:
         role="web",
         name="web-1",
         argv=(sys.executable, "-m", "web.run", "--host", HOST, "--port", str(port)),
-        env=_environment(settings, "web-1", 1),
+        # Two heaps: else each of its many threads keeps one.
+        env={**_environment(settings, "web-1", 1), "MALLOC_ARENA_MAX": "2"},
         stop_order=WEB_STOPS,
         cwd=ROOT,
     )

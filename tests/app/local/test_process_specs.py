@@ -21,6 +21,8 @@ def test_each_role_runs_with_passive_threads() -> None:
     assert verify.argv[1:] == ("-m", "workers.run", "verify", "--node", "verify-1")
     assert verify.env["OMP_NUM_THREADS"] == "3" and verify.env["PACELINE_NODE"] == "verify-1"
     assert all(service.env["OMP_WAIT_POLICY"] == "PASSIVE" for service in planned)
+    bounded = {service.role for service in planned if service.env.get("MALLOC_ARENA_MAX") == "2"}
+    assert bounded == {"web"}, "64 prompts of 1 MiB left 1.9 GB there, now 0.5"
     assert planned[-1].argv[-1] == "8123" and planned[-1].stop_order < verify.stop_order
 
 
