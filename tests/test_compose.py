@@ -1,6 +1,7 @@
 """Check that compose.yaml names existing settings, modules and roles, and does not publish Redis."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ DRAFTERS = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
 COOPERATE = DRAFTERS | {f"{role}-cooperate" for role in ("web", "control", "fuse", "verify", "beat")}
 PROXY = "proxy"
 OURS = {name: service for name, service in SERVICES.items() if name not in {"redis", PROXY, *MONITORING}}
+HARDENED = {"redis", *OURS}
+SECRET = """s3cret 'c"r\\e$t"""
 MODULES = OURS.keys() - {"flower"}  # that one is Celery's command
 PUBLISHED = {"web", "web-cooperate", PROXY, "flower", *MONITORING}
 OF_COMPOSE = {"BIND", "PORT", "COOPERATE_PORT", "IMAGE", "BUILD_NETWORK"}
@@ -57,7 +60,7 @@ def composed(folder: Path, **environ: str) -> dict[str, Any]:
         pytest.skip("no docker-compose here")
     no_file = folder / "empty.env"
     no_file.touch()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "COMPOSE_"))}
     done = subprocess.run(
         [*command, "--file", "compose.yaml", "--env-file", str(no_file), "config"],
         cwd=ROOT,
@@ -96,6 +99,61 @@ def test_each_service_gets_settings_that_it_can_read(environ: dict[str, str], ur
         assert services[name]["build"]["target"] == ("gpu" if name == GPU else "served"), name
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The services of all profiles, with the passwords SECRET."""
+    given = {"PACELINE_REDIS_PASSWORD": SECRET, "PACELINE_FLOWER_PASSWORD": SECRET}
+    return composed(tmp_path_factory.mktemp("whole"), COMPOSE_PROFILES="cooperate,gpu,flower", **given)
+
+
+def test_containers_write_to_volumes_alone_and_have_no_rights(whole: dict[str, Any]) -> None:
+    assert whole.keys() >= HARDENED
+    for name in HARDENED:
+        assert whole[name]["read_only"] is True and whole[name]["tmpfs"] == ["/tmp"], name
+        assert whole[name]["cap_drop"] == ["ALL"] and "cap_add" not in whole[name], name
+        assert whole[name]["security_opt"] == ["no-new-privileges:true"], name
+    assert whole["redis"]["user"] == "redis"  # its image would begin as root
+    assert re.findall(r"^USER (\w+)", DOCKERFILE, re.MULTILINE)[-1] == "paceline"
+
+
+def test_no_password_stands_in_a_command_line(whole: dict[str, Any]) -> None:
+    for name, service in whole.items():
+        for words in (service.get("command"), service.get("healthcheck")):
+            assert "s3cret" not in str(words) and "PASSWORD:-" not in str(words), name
+
+
+def run(folder: Path, script: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """Run a service's shell command with stand-ins that print what reaches the real programs."""
+    printing = {"python": "echo redis://here", "celery": 'echo "$CELERY_BROKER_URL $*"', "redis-server": "cat"}
+    for name, text in printing.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o700)
+    environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    command = ["sh", "-c", script.replace("$$", "$")]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=False)
+
+
+def test_flower_starts_when_asked_and_with_a_password_alone(whole: dict[str, Any], tmp_path: Path) -> None:
+    flower = OURS["flower"]
+    assert flower["profiles"] == ["flower"]
+    assert flower["environment"]["FLOWER_BASIC_AUTH"] == "paceline:${PACELINE_FLOWER_PASSWORD:-}"
+    script = whole["flower"]["command"][-1]
+    refused = run(tmp_path, script, FLOWER_BASIC_AUTH="paceline:")
+    assert refused.returncode != 0 and "PACELINE_FLOWER_PASSWORD" in refused.stderr
+    assert run(tmp_path, script, FLOWER_BASIC_AUTH="paceline:x").stdout.startswith("redis://here flower ")
+
+
+def test_redis_gets_its_password_as_it_is(whole: dict[str, Any], tmp_path: Path) -> None:
+    redis = whole["redis"]
+    assert redis["environment"]["REDISCLI_AUTH"].replace("$$", "$") == SECRET
+    done = run(tmp_path, redis["command"][-1], REDISCLI_AUTH=SECRET)
+    assert json.loads(done.stdout.removeprefix("requirepass ")) == SECRET
+
+
+def test_web_servers_have_few_heaps() -> None:
+    assert {name for name in OURS if " MALLOC_ARENA_MAX=2 " in OURS[name]["command"][-1]} == {"web", "web-cooperate"}
+
+
 def test_every_setting_reaches_the_containers() -> None:
     """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
     own = {"home", "state", "node", "api_key"}
@@ -125,8 +183,11 @@ def test_cosines_plan_is_a_deployment_of_its_own_with_a_node_for_each_drafter() 
         given = service["environment"]
         assert given["PACELINE_PLAN"] == "cosine"
         assert given["PACELINE_NAMESPACE"] == given["PACELINE_QUEUE"] == "cooperate"
-    folders = [one["environment"]["NUMBA_CACHE_DIR"] for one in (*nodes, own["verify-cooperate"])]
-    folders += [OURS[name]["environment"]["NUMBA_CACHE_DIR"] for name in ("draft", "verify")]
+    compiling = (
+        *nodes,
+        *(OURS[name] for name in ("verify-cooperate", "fuse-cooperate", "draft", "verify", "fuse", GPU)),
+    )
+    folders = [one["environment"]["NUMBA_CACHE_DIR"] for one in compiling]
     assert len(set(folders)) == len(folders), "numba's index does not take two that write at once"
 
 
@@ -145,7 +206,9 @@ def test_modules_exist(name: str) -> None:
 
 
 def test_redis_is_not_published_and_requires_a_password() -> None:
-    assert "ports" not in SERVICES["redis"] and "--requirepass" in SERVICES["redis"]["command"]
+    assert "ports" not in SERVICES["redis"] and "requirepass" in SERVICES["redis"]["command"][-1]
+    networks = yaml.safe_load(TEXT)["networks"]
+    assert [networks[name] for name in SERVICES["redis"]["networks"]] == [{"internal": True}]
     assert {name for name, service in SERVICES.items() if "ports" in service} == PUBLISHED
     for name in PUBLISHED:
         assert SERVICES[name]["ports"][0].startswith("${PACELINE_BIND:-127.0.0.1}")
@@ -171,7 +234,13 @@ def test_the_gpu_verifier_is_optional_and_else_like_the_other() -> None:
     (device,) = ours["deploy"]["resources"]["reservations"]["devices"]
     assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
     changed = {name for name, value in ours["environment"].items() if other["environment"].get(name) != value}
-    assert changed == {"PACELINE_DEVICE", "PACELINE_GPU_DTYPE", "PACELINE_MACHINE", "TRITON_CACHE_DIR"}
+    assert changed == {
+        "PACELINE_DEVICE",
+        "PACELINE_GPU_DTYPE",
+        "PACELINE_MACHINE",
+        "TRITON_CACHE_DIR",
+        "NUMBA_CACHE_DIR",
+    }
     node = ours["healthcheck"]["test"][-1].split()[-1]
     assert f"workers.run verify --node {node}" in ours["command"][-1]
 
@@ -204,10 +273,12 @@ def test_a_drill_covers_all_services_that_may_die_unnoticed() -> None:
     assert all(SERVICES[name]["restart"] == "unless-stopped" for name in listed)
 
 
-def test_a_web_server_has_time_to_announce_its_end_and_drain() -> None:
+def test_the_proxy_bounds_a_client_and_a_web_server_has_time_to_announce_its_end() -> None:
     proxy = (ROOT / "deploy" / "haproxy.cfg").read_text(encoding="utf-8")
     ((seconds, times),) = re.findall(r"check inter (\d+)s fall (\d+) ", proxy)
     assert int(seconds) * int(times) < NOTICE_S and " web:8000 " in proxy and "GET /healthz" in proxy
+    most, of_one = (int(re.findall(form, proxy)[0]) for form in (r"maxconn (\d+)", r"sc_conn_cur\(0\) gt (\d+)"))
+    assert of_one <= most / 4, "a client must not shut the door to others"
     (drain,) = re.findall(r":-(\d+)}", OURS["web"]["environment"]["PACELINE_DRAIN_S"])
     assert NOTICE_S < int(drain) < int(OURS["web"]["stop_grace_period"].removesuffix("s"))
 
