@@ -4,7 +4,7 @@ from pydantic import ConfigDict, Field
 
 from app.request import Message
 
-BATCH_TOKENS, MOST_BATCH_TOKENS = 2048, 8192  # rows of a step: usual, and in a backlog; memory is planned for them
+BATCH_TOKENS, MOST_BATCH_TOKENS = 2048, 4096  # rows of a step: usual, and in a backlog; memory is planned for them
 
 
 class Policy(Message):

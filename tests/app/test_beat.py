@@ -196,7 +196,7 @@ def test_a_backlog_of_requests_raises_the_rows_of_a_step_until_it_is_gone(backlo
         return [policy.max_batch_tokens for policy in policies]
 
     usual = Policy().max_batch_tokens
-    policies = run(backlog, 4)
-    assert rows(policies) == [2 * usual, 4 * usual, 4 * usual, 4 * usual] and 4 * usual == MOST_BATCH_TOKENS
-    assert rows(run(load(waiting_room=DEEP // 2), 4, policies[-1])) == [4 * usual] * 4, "not until it is clear"
-    assert rows(run(IDLE, 3, policies[-1])) == [2 * usual, usual, usual]
+    policies = run(backlog, 3)
+    assert rows(policies) == [MOST_BATCH_TOKENS] * 3 and 2 * usual == MOST_BATCH_TOKENS
+    assert rows(run(load(waiting_room=DEEP // 2), 4, policies[-1])) == [2 * usual] * 4, "not until it is clear"
+    assert rows(run(IDLE, 2, policies[-1])) == [usual, usual]
