@@ -5,6 +5,7 @@ neither torch nor transformers.
 """
 
 import argparse
+import gc
 import logging
 import signal
 import threading
@@ -12,12 +13,15 @@ from types import FrameType
 
 from app import logs
 from app.config import Settings
+from app.engine.text.tokenizer import Tokenizer
 from app.errors import PacelineError
 from web.factory import MAX_READERS, create_app
 from web.ops.history import HistoryWriter
 from web.server import WebServer
-from workers.deployment import Deployment
+from workers.deployment import Deployment, load_tokenizer
 from workers.heartbeat import Heartbeat
+from workers.recovery import succeed
+from workers.template import Life, Template
 
 log = logging.getLogger(__name__)
 
@@ -27,34 +31,35 @@ DEFAULT_NAME = "web-1"
 
 def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
-    leaving, stopping = stop_on_signals()
     try:
         settings = Settings.from_env()
         logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
-        serve(settings, args.host, args.port, args.name, leaving, stopping)
+        tokenizer = load_tokenizer(settings)
+        gc.collect()
+        gc.freeze()  # a collection in a fork would copy every page that it looks at
+        return Template().run(lambda life: _serve(settings, tokenizer, args, life))
     except (PacelineError, OSError) as error:  # no Redis, no model, port taken
         log.error("%s", error)
         return 1
-    return 0
 
 
-def serve(
-    settings: Settings, host: str, port: int, names: list[str], leaving: threading.Event, stopping: threading.Event
-) -> None:
-    """Register this process and serve: new calls until `leaving`, running ones until `stopping`.
-
-    `names`: host names of this process, beside `host`.
-    """
-    deployment = Deployment.open(settings)
+def _serve(settings: Settings, tokenizer: Tokenizer, args: argparse.Namespace, life: Life) -> int:
+    """Register this process and serve: new calls until `leaving`, running ones until `stopping`."""
+    leaving, stopping = stop_on_signals()
+    deployment, name = Deployment.open(settings, tokenizer), settings.node or DEFAULT_NAME
+    host: str = args.host
     streams = settings.max_active_requests + MAX_READERS
-    server = WebServer(create_app(deployment, stopping, leaving, [host, *names]), host, port, streams)
-    heartbeat = Heartbeat(deployment, KIND, settings.node or DEFAULT_NAME)
+    server = WebServer(create_app(deployment, stopping, leaving, [host, *args.name]), host, args.port, streams)
+    heartbeat = Heartbeat(deployment, KIND, name, owner=life.owner)
+    if life.predecessor:
+        succeed(deployment, KIND, name, life.predecessor)
     heartbeat.begin([deployment.exchange_stats(deployment.counters), HistoryWriter(deployment)])
     log.info("serving on http://%s:%d", host, server.port)
     try:
         server.serve(stopping, leaving, settings.drain_s)
     finally:
         heartbeat.end()
+    return 0
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

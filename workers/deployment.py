@@ -88,11 +88,7 @@ class Deployment:
     @classmethod
     def open(cls, settings: Settings, tokenizer: Tokenizer | None = None) -> Self:
         """Raises StoreUnavailable, ModelRefused."""
-        if tokenizer is None:
-            folder = resolve(settings.model, settings.home, log.info)
-            with refusing(folder):
-                tokenizer = Tokenizer(folder)
-        return cls(settings, make_celery(settings), tokenizer)
+        return cls(settings, make_celery(settings), tokenizer or load_tokenizer(settings))
 
     def close(self) -> None:
         self.feed.close()
@@ -196,6 +192,13 @@ class Deployment:
             self.celery.send_task(ATTEND, args=[mailbox], queue=queue, expires=DOORBELL_TTL_S, ignore_result=True)
         except OperationalError as error:
             log.warning("could not ring at %s: %s", mailbox, error)
+
+
+def load_tokenizer(settings: Settings) -> Tokenizer:
+    """Raises ModelRefused."""
+    folder = resolve(settings.model, settings.home, log.info)
+    with refusing(folder):
+        return Tokenizer(folder)
 
 
 def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVerifier]:

@@ -7,6 +7,7 @@ its own anew.
 import logging
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Template:
 
         A worker that ends by itself, or fails, is not replaced: its supervisor starts all again.
         """
+        if sys.platform != "linux":  # elsewhere a fork would outlive its killed template
+            return serve(Life(uuid.uuid4().hex))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         life, deaths = Life(uuid.uuid4().hex), 0
@@ -58,7 +61,7 @@ class Template:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
-        if self._worker:
+        if self._worker and number == signal.SIGTERM:  # a terminal sends SIGINT to the worker as well
             os.kill(self._worker, signal.SIGTERM)
 
 

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from app.engine.text.tokenizer import Tokenizer
+from app.local.instance import ProcessId
 from tests.models import model_dir
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import ScriptedVerifier
@@ -66,7 +67,9 @@ def test_a_request_goes_through_the_real_process(
 def test_the_server_registers_and_ends_at_the_first_signal(
     running: Server, process: subprocess.Popen[str], deployment: Deployment
 ) -> None:
-    assert [(node.name, node.info["pid"]) for node in deployment.nodes.live("web")] == [("web-1", process.pid)]
+    identity = ProcessId.of(process.pid)
+    assert identity is not None
+    assert [(node.name, node.info["pid"]) for node in deployment.nodes.live("web")] == [("web-1", identity.worker())]
     with closing(http.client.HTTPConnection(running.host, running.port, timeout=20)) as connection:
         connection.request("POST", "/api/generate", json.dumps({"prompt": "Hi", "stream": True}), JSON)
         response = connection.getresponse()
