@@ -13,6 +13,8 @@ import time
 from app.config import Settings
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# A caller may choose a task's id: it must neither begin a line nor move a terminal's cursor.
+ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
 
 
@@ -32,6 +34,7 @@ class Text(logging.Formatter):
         request_id = getattr(record, "request_id", None)
         if request_id is not None:
             record.message = f"request {request_id}: {record.message}"
+        record.message = record.message.rstrip().translate(ESCAPES)
         return super().formatMessage(record)
 
 

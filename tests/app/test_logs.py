@@ -41,3 +41,9 @@ def test_json_holds_the_traceback() -> None:
 @pytest.mark.parametrize("extra, end", [(of("r1"), "request r1: gone"), ({}, "workers.deployment: gone")])
 def test_text_names_the_request(extra: dict[str, str], end: str) -> None:
     assert Text(TEXT).format(record("gone", **extra)).endswith(end)
+
+
+@pytest.mark.parametrize("made", [record("gone", **of("a\n\x1b[2K\u2028b")), record("gone: %s", "a\n\x1b[2K\u2028b")])
+def test_an_id_neither_begins_a_line_nor_moves_the_cursor(made: logging.LogRecord) -> None:
+    line = Text(TEXT).format(made)
+    assert r"a\n\x1b[2K\u2028b" in line and line.isprintable()
