@@ -49,6 +49,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         (["generate", "x", "--temperature", "nan"], "temperature: "),
         (["generate", "x", "--messages-file", "/nowhere"], "messages-file: "),
         (["generate", "x", "--json-schema", "/nowhere"], "json-schema: "),
+        (["generate", "x", "--json-schema", "NESTED"], "json-schema: "),
         (["generate", "x", "--json-schema", "MESSAGES"], "response_format.json_schema.schema: "),
         (["generate", "x", "--stop", ""], "stop.0: "),
         (["generate", "x", "--logprobs", "21"], "logprobs: "),
@@ -146,6 +147,15 @@ def test_status_hides_the_password_of_redis_unless_asked(
     assert json.loads(capsys.readouterr().out)["redis_url"] == REDIS_URL
     assert main(["status", "--redis-url"]) == 0
     assert capsys.readouterr().out == f"{REDIS_URL}\n"
+
+
+@pytest.mark.parametrize("words", [["up"], ["up", "-d"], ["down"], ["status"], ["doctor"], ["generate", "x"]])
+def test_what_the_system_refuses_is_a_sentence(
+    words: list[str], state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (state / "default").touch()
+    assert main(words) == 1
+    assert capsys.readouterr().err == f"paceline: {state}/default/state.json cannot be used: Not a directory\n"
 
 
 def test_several_instances_need_a_name(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
