@@ -5,8 +5,9 @@
 
 import logging
 import os
+import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_origin
@@ -16,11 +17,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from app.errors import InvalidSettings
 from app.plans import PARTS, PLANS, AnyPlan, Plan
 from app.redis_url import checked, with_password
+from app.variables import OTHERS
 
 log = logging.getLogger(__name__)
 PREFIX = "PACELINE_"
 FILE_VARIABLE = "PACELINE_CONFIG"
 NO_FILE = {FILE_VARIABLE: "/dev/null"}  # for processes that are given every setting in their environment
+# What Kubernetes writes into every container about a service whose name begins with "paceline".
+OF_KUBERNETES = re.compile(PREFIX + r"\w*(SERVICE_HOST|SERVICE_PORT|PORT_\d+_|PORT=\w+://)")
 
 
 def home_of(environ: Mapping[str, str], variable: str, usual: str) -> Path:
@@ -180,14 +184,13 @@ class Settings(BaseModel):
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Build from PACELINE_* variables and, for those absent or empty, from the file.
 
-        Unknown variables are ignored. Another `environ` than this process's own names the file by PACELINE_CONFIG, or
-        there is none. Raises InvalidSettings, which names the variable, or the file and its key.
+        Another `environ` than this process's own names the file by PACELINE_CONFIG, or there is none. Raises
+        InvalidSettings, which names the variable, or the file and its key, also for one that does not exist.
         """
         file = find_file(os.environ) if environ is None else named_file(environ)
         environ = os.environ if environ is None else environ
-        removed = [name for name in (*REMOVED, *sorted(PARTS)) if name not in cls.model_fields]
-        if removed := [name for name in removed if environ.get(variable(name))]:
-            raise InvalidSettings("\n".join(f"{variable(name)}: {_not_known(name, ())}" for name in removed))
+        if unknown := list(_unknown(environ, [*map(variable, cls.model_fields), *(name for _, name, *_ in OTHERS)])):
+            raise InvalidSettings("\n".join(unknown))
         in_file = {} if file is None else read_file(file, cls.model_fields)
         given = cls.given(environ)
         try:
@@ -251,17 +254,26 @@ def read_file(file: Path, known: Collection[str]) -> dict[str, Any]:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidSettings(f"{file} is not valid TOML: {error}") from error
     if unknown := [name for name in values if name not in known]:
         raise InvalidSettings("\n".join(f"{file}: {name}: {_not_known(name, known)}" for name in unknown))
     return values
 
 
-def _not_known(name: str, known: Collection[str]) -> str:
+def _unknown(environ: Mapping[str, str], known: Collection[str]) -> Iterator[str]:
+    """Say of each PACELINE_* variable that nothing reads which one may have been meant."""
+    settings = [name.removeprefix(PREFIX).lower() for name in known if name.startswith(PREFIX)]
+    for name, text in sorted(environ.items()):
+        if text and name.startswith(PREFIX) and name not in known and not OF_KUBERNETES.match(f"{name}={text}"):
+            yield f"{name}: {_not_known(name.removeprefix(PREFIX), settings, variable)}"
+
+
+def _not_known(name: str, known: Collection[str], spelled: Callable[[str], str] = str) -> str:
+    name = name.lower().replace("-", "_")
     if name in REMOVED:
         return f"no longer a setting: it is always {REMOVED[name]}; remove it"
     if name in PARTS:
         return "no longer a setting but a part of the plan: write it into a TOML file, and name that as the plan"
-    close = get_close_matches(name.lower().replace("-", "_"), known, n=1)
-    return f"no such setting; {f'{close[0]}, perhaps' if close else '`paceline config` lists them'}"
+    close = get_close_matches(name, known, n=1)
+    return f"no such setting; {f'{spelled(close[0])}, perhaps' if close else '`paceline config` lists them'}"

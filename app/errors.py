@@ -102,6 +102,12 @@ class RequestCancelled(GenerationFailed): ...
 class InstanceError(PacelineError): ...
 
 
+def system_message(error: OSError) -> str:
+    """Reword an error of the operating system for a user."""
+    why = error.strerror or str(error)
+    return why if error.filename is None else f"{error.filename} cannot be used: {why}"
+
+
 def validation_message(item: Mapping[str, Any]) -> str:
     """Reword an item of pydantic's `ValidationError.errors()` for a user."""
     return (

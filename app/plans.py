@@ -177,7 +177,7 @@ def parse_plan(value: object) -> object:
     if value.startswith("{"):
         try:
             return _of_table(tomllib.loads(f"plan = {value}")["plan"], "")
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise _wrong(f"{value} is not a TOML table: {error}") from error
     if value.endswith(".toml") or "/" in value:
         return _read(Path(value).expanduser())
@@ -196,7 +196,7 @@ def _read(file: Path) -> Plan:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise _wrong(f"the plan {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _wrong(f"the plan {file} is not valid TOML: {error}") from error
     return _of_table(table, f"{file}: ")
 

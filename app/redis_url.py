@@ -8,6 +8,7 @@ Options behind `?`, for TLS: redis-py's `ssl_ca_certs`, `ssl_ca_path`, `ssl_cert
 and `ssl_check_hostname`; for Sentinels: `sentinel_username`, `sentinel_password`. Parts are percent-encoded.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -94,6 +95,11 @@ def with_password(url: str, password: str) -> str:
     scheme, _, rest = url.partition("://")
     has_login = "@" in rest.partition("/")[0]
     return url if has_login else f"{scheme}://:{quote(password, safe='')}@{rest}"
+
+
+def without_password(url: str) -> str:
+    """Return the URL with *** in place of its login."""
+    return re.sub(r"(?<=sentinel_password=)[^&]*", "***", re.sub(r"://[^/?]*@", "://***@", url))
 
 
 def _options(query: str, is_tls: bool, is_sentinel: bool) -> dict[str, Any]:

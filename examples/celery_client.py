@@ -1,4 +1,4 @@
-"""Generate from any service with Celery: python examples/celery_client.py REDIS_URL   (`./paceline status` shows it)"""
+"""Generate from any service with Celery: python examples/celery_client.py "$(./paceline status --redis-url)" """
 
 import sys
 

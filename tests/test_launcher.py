@@ -97,6 +97,27 @@ def test_given_interpreter_needs_no_environment(clone: Path) -> None:
     assert process.returncode == 1 and "cannot run /nowhere/python" in err
 
 
+def test_what_the_system_refuses_is_a_sentence(clone: Path) -> None:
+    (clone / ".paceline").touch()
+    process = _run(clone)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, f"paceline: {clone}/.paceline cannot be used: File exists\n")
+
+
+INTERRUPT = """
+import os, signal
+if signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_interrupt_before_the_imports_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPT)
+    process = _run(ROOT, "status", PACELINE_PYTHON=sys.executable, PYTHONPATH=str(tmp_path))
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "paceline: interrupted\n")
+
+
 def test_folder_named_app_in_the_working_directory_is_ignored(clone: Path) -> None:
     (clone / "app" / "cli" / "main.py").write_text("print('ours')")
     (clone.parent / "app" / "cli").mkdir(parents=True)

@@ -3,11 +3,9 @@
 import argparse
 import json
 import os
-import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,8 +13,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from app.cli.run import Commands
-from app.config import FILE_VARIABLE, PREFIX, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
+from app.config import FILE_VARIABLE, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
 from app.plans import Plan
+from app.redis_url import without_password
+from app.variables import GROUPS, OTHERS, PROCESS, SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,6 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
     changes = ", ".join(f"{name} {as_text(value)}" for name, value in settings.plan.changes().items())
     print(f"plan: {settings.plan.name}{f', but {changes}' if changes else ''}")
     print(f"file of settings: {find_file(os.environ) or 'none'}")
-    for text in unknown_variables(os.environ):
-        print(f"! {text}")
     return 0
 
 
@@ -88,15 +86,8 @@ UNITS = {  # by the end of a number's name
     "partition": "cores, multiprocessors | auto",
     "_part": "fraction",
 }
+WAIT = "how threads wait"
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
-SETTINGS, START, PROCESS, COMPOSE, MEASURE = "settings", "start", "processes", "compose", "measuring"
-GROUPS = {
-    SETTINGS: "Settings: environment variables, or keys of the file (in small letters, without PACELINE_)",
-    START: "How a command starts: environment only",
-    PROCESS: "Of other libraries: read or set in each process; environment only, set by `up` for what it starts",
-    COMPOSE: "Of compose.yaml and the image: environment or .env, beside the settings",
-    MEASURE: "Of tests and benchmarks",
-}
 
 
 def list_settings(environ: Mapping[str, str] | None = None) -> list[SettingInfo]:
@@ -110,31 +101,21 @@ def list_settings(environ: Mapping[str, str] | None = None) -> list[SettingInfo]
     for name, field in Settings.model_fields.items():
         source = "environment" if name in given else str(file) if name in in_file else "default"
         default = _text(None if field.default_factory else field.default)
-        value = _without_password(_text(getattr(settings, name)))
+        value = _masked(_text(getattr(settings, name)))
         found.append(
             SettingInfo(variable(name), SETTINGS, unit_of(name, field), default, field.description or "", value, source)
         )
-    for group, name, unit, usual, effect in OTHERS:
+    threads = ((PROCESS, name, "as its library says", value, WAIT) for name, value in THREAD_ENVIRONMENT.items())
+    for group, name, unit, usual, effect in (*threads, *OTHERS):
         text = environ.get(name)
         is_secret = text and name.endswith(("_PASSWORD", "_SECRET", "_TOKEN"))
-        shown = "***" if is_secret else _without_password(text or usual)
+        shown = "***" if is_secret else _masked(text or usual)
         found.append(SettingInfo(name, group, unit, usual, effect, shown, "environment" if text else "default"))
     return found
 
 
-def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Find PACELINE_* variables that nothing reads, each with the one that may have been meant."""
-    known = [info.name for info in list_settings({FILE_VARIABLE: os.devnull})]
-    for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
-            close = get_close_matches(name, known, n=1)
-            yield f"{name} is read by nothing" + (f"; {close[0]}, perhaps" if close else "")
-
-
-def _without_password(text: str | None) -> str | None:
-    return (
-        None if text is None else re.sub(r"(?<=sentinel_password=)[^&]*", "***", re.sub(r"://[^/?]*@", "://***@", text))
-    )
+def _masked(text: str | None) -> str | None:
+    return None if text is None else without_password(text)
 
 
 def _text(value: object) -> str | None:
@@ -164,41 +145,3 @@ def bare_type(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
         return bare_type(next(one for one in get_args(annotation) if one is not type(None)))
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
-# Variables that are no settings: group, name, unit, default, effect.
-OTHERS: tuple[tuple[str, str, str, str | None, str], ...] = (
-    (START, FILE_VARIABLE, "path", None, "file of settings, TOML; absent: ./paceline.toml, else config.toml as below"),
-    (START, "XDG_CONFIG_HOME", "path", "~/.config", "paceline/config.toml below it is the file of settings"),
-    (START, "XDG_STATE_HOME", "path", "~/.local/state", "paceline/ below it is PACELINE_STATE of an installed package"),
-    (START, "PACELINE_PYTHON", "path", None, "interpreter that ./paceline runs instead of its own environment's"),
-    (START, "PYTHONPATH", "paths", None, "kept; the clone's folder is put before it"),
-    *((PROCESS, name, "as its library says", value, "how threads wait") for name, value in THREAD_ENVIRONMENT.items()),
-    (PROCESS, "OMP_NUM_THREADS", "cores", None, "threads of products; `up` sets it to the role's _THREADS"),
-    (PROCESS, "MKL_NUM_THREADS", "cores", None, "the same"),
-    (PROCESS, "MALLOC_ARENA_MAX", "number", None, "heaps of glibc; `up` and compose.yaml set 2 for the web server"),
-    (PROCESS, "HF_HUB_OFFLINE", "0 | 1", "1", "0 lets transformers ask its hub for what a model's folder lacks"),
-    (PROCESS, "NUMBA_CACHE_DIR", "path", None, "folder of the CPU's compiled kernels; absent: beside their sources"),
-    (PROCESS, "TRITON_CACHE_DIR", "path", "~/.triton/cache", "folder of the GPU's compiled kernels"),
-    (PROCESS, "OTEL_EXPORTER_OTLP_HEADERS", "name=value,...", None, "sent to the collector of traces"),
-    (PROCESS, "TQDM_DISABLE", "0 | 1", "1", "0 shows transformers' own bars"),
-    (COMPOSE, "PACELINE_BIND", "address", "127.0.0.1", "where ports are published"),
-    (COMPOSE, "PACELINE_PORT", "port", "8000", "of the page"),
-    (COMPOSE, "PACELINE_COOPERATE_PORT", "port", "8001", "of the page of the profile `cooperate`"),
-    (COMPOSE, "PACELINE_PROXY_PORT", "port", "8080", "of the proxy before several web servers"),
-    (COMPOSE, "PACELINE_FLOWER_PORT", "port", "5555", "of Flower"),
-    (COMPOSE, "PACELINE_PROMETHEUS_PORT", "port", "9090", "of Prometheus"),
-    (COMPOSE, "PACELINE_GRAFANA_PORT", "port", "3000", "of Grafana"),
-    (COMPOSE, "PACELINE_FLOWER_PASSWORD", "text", None, "of Flower's user paceline; without it Flower does not start"),
-    (COMPOSE, "PACELINE_GRAFANA_PASSWORD", "text", "paceline", "of Grafana's user admin"),
-    (COMPOSE, "PACELINE_IMAGE", "name", "paceline", "the image that is built or taken; -gpu after it: the GPU's"),
-    (COMPOSE, "PACELINE_BUILD_NETWORK", "network", "default", "host: where only the host's network reaches a registry"),
-    (COMPOSE, "TORCH_INDEX", "URL", None, "package index with another build of torch, at build time"),
-    (MEASURE, "PACELINE_TEST_MODEL", "path", None, "the default target's folder, for tests that must not fetch it"),
-    (MEASURE, "PACELINE_CHAOS_CLOCK", "path", None, "file of seconds by which `chaos` sets a process' clock off"),
-    (MEASURE, "PACELINE_FUZZ", "examples", "5", "damaged model folders that a test tries"),
-    (MEASURE, "CI", "true", None, "tests that lack a tool fail instead of being skipped"),
-    (MEASURE, "TRITON_INTERPRET", "0 | 1", "0", "1 runs the GPU's kernels without one (bench/gpu/run.py, tests)"),
-    (MEASURE, "VLLM_CPU_KVCACHE_SPACE", "GiB", "2", "of the rival in bench/peers"),
-    (MEASURE, "VLLM_CPU_OMP_THREADS_BIND", "cores", None, "of the same; by default those it is given"),
-)  # fmt: skip

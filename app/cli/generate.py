@@ -106,7 +106,7 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
 def _json_of(path: Path, flag: str) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(flag, str(error)) from error
 
 

@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or input; 3 not running; 130 interru
 
 import argparse
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -16,13 +17,14 @@ from app.cli.generate import add_generate
 from app.cli.keys import add_keys
 from app.cli.run import MODULES, add_commands, run_module
 from app.config import IS_CLONE, ROOT, Settings
-from app.errors import InvalidRequest, InvalidSettings, PacelineError
+from app.errors import InvalidRequest, InvalidSettings, PacelineError, system_message
 from app.system import installed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # ./paceline holds it back until here
         if not words:
             _parser().print_help(sys.stderr)
             return 2
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head`: it has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _fail(system_message(error), 1)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from app.local.health import Health, check
 from app.local.instance import DEFAULT, Instance, State, find, running
 from app.local.progress_line import ProgressLine
 from app.local.up import READY, detach, serve, stop
+from app.redis_url import without_password
 
 Run = Callable[[argparse.Namespace, Settings], int]
 Commands = argparse._SubParsersAction  # type of add_subparsers(); argparse has no public name for it
@@ -56,7 +57,9 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     down.add_argument("--all", action="store_true", help="every instance of this installation")
     status = _command(commands, "status", _status, "show what runs, and whether it is well")
     status.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
-    status.add_argument("--json", action="store_true", help="print one JSON object")
+    shape = status.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object, with the password of Redis")
+    shape.add_argument("--redis-url", action="store_true", help="print the URL of Redis alone, with its password")
     doctor = _command(commands, "doctor", _doctor, "say what is wrong with this installation")
     doctor.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     for name, (_, text) in MODULES.items():
@@ -158,6 +161,12 @@ def _down(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _status(arguments: argparse.Namespace, settings: Settings) -> int:
     instance, state = find(settings.state, arguments.instance)
+    if arguments.redis_url:
+        if state is None:
+            print(f"{instance.name}: not running", file=sys.stderr)
+            return NOT_RUNNING
+        print(state.redis_url)
+        return 0
     health = check(instance.name, state, settings.lease_s)
     if arguments.json:
         print(health.model_dump_json(indent=1))
@@ -173,7 +182,7 @@ def _print_health(health: Health, queue: str) -> None:
         print(f"{health.instance}: not running")
         return
     print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
-    print(f"  Redis: {health.redis_url}, tasks go to its queue {queue!r}")
+    print(f"  Redis: {without_password(health.redis_url or '')}, tasks go to its queue {queue!r}")
     for role, pids in health.processes.items():
         print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
     for problem in health.problems:

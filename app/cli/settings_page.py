@@ -6,16 +6,18 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from app.cli.config import GROUPS, list_settings, unit_of
+from app.cli.config import list_settings, unit_of
 from app.config import FILE_VARIABLE, ROOT, as_text
 from app.plans import BASE, PARTS, PLANS, Plan
+from app.variables import GROUPS
 
 HEAD = """\
 # Settings
 
 Made by `python -m app.cli.settings_page`. The environment beats the file of settings, which is TOML with the settings'
 names as keys, in small letters and without `PACELINE_`. `PACELINE_CONFIG` names the file; else `./paceline.toml` is
-read, else `~/.config/paceline/config.toml`. `./paceline config` shows the present values.
+read, else `~/.config/paceline/config.toml`. A name that is not listed here is refused. `./paceline config` shows the
+present values.
 """
 PLAN = """\
 ## A plan's file

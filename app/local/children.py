@@ -39,6 +39,7 @@ class Service:
     last_signal: signal.Signals = signal.SIGKILL  # sent to it when the supervisor is killed
     cwd: Path | None = None
     also: tuple[str, ...] = ()  # other roles that it has
+    hint: str = ""  # what to do when it does not start
 
     @property
     def roles(self) -> tuple[str, ...]:

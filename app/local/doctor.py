@@ -1,10 +1,11 @@
-"""`paceline doctor`: check an installation for each known problem. Changes nothing."""
+"""`paceline doctor`: check an installation for each known problem. Leaves nothing changed."""
 
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,6 +35,7 @@ from app.local.ports import FIRST_PORT, is_free
 from app.local.redis_server import find_server, no_answer
 from app.system import processor
 
+VENV = ROOT / ".venv"  # that of ./paceline
 MODEL_BYTES = 2_500_000_000  # of a verifier with the default target, beside its KV cache
 CPUINFO = Path("/proc/cpuinfo")
 PROBE = "from kernels.cpu.products.packed_linear import is_exact; print(is_exact())"
@@ -101,12 +103,36 @@ def _package_problem(requirement: Requirement) -> str | None:
 
 
 def _disk(settings: Settings, instance: Instance) -> Finding:
-    place = next(folder for folder in (settings.home, *settings.home.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(_existing(settings.home)).free
     text = f"{free / 1e9:.1f} GB free on the disk of {settings.home}"
-    if free < FREE_BYTES and not (fetched_folder(settings.model, settings.home) / MANIFEST).is_file():
+    if free < FREE_BYTES and not _is_fetched(settings):
         return Finding(Level.FAIL, text, f"fetching the model needs {FREE_BYTES / 1e9:.1f} GB; or set PACELINE_HOME")
     return Finding(Level.OK if free > FREE_BYTES else Level.WARN, text)
+
+
+def _folders(settings: Settings, instance: Instance) -> Finding:
+    """Write a file in each folder that is written to."""
+    packages = [VENV] * (Path(sys.prefix) == VENV)
+    wrong = {}
+    for folder in (settings.state, settings.home, *packages):
+        try:
+            with tempfile.NamedTemporaryFile(dir=_existing(folder), buffering=0) as file:
+                file.write(b"paceline")
+        except OSError as error:
+            wrong[folder] = f"{folder} cannot be written to: {error.strerror}"
+    if not wrong:
+        return Finding(Level.OK, f"{', '.join(map(str, (settings.state, settings.home, *packages)))} can be written to")
+    spare = {VENV, *[settings.home] * _is_fetched(settings)}  # without them the next start is slower
+    mend = "make it writable, or name others by PACELINE_STATE and PACELINE_HOME"
+    return Finding(Level.WARN if wrong.keys() <= spare else Level.FAIL, "; ".join(wrong.values()), mend)
+
+
+def _is_fetched(settings: Settings) -> bool:
+    return (fetched_folder(settings.model, settings.home) / MANIFEST).is_file()
+
+
+def _existing(folder: Path) -> Path:
+    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
 def _memory(settings: Settings, instance: Instance) -> Finding:
@@ -142,7 +168,7 @@ def _model(settings: Settings, instance: Instance) -> Finding:
         check_folder(Path(settings.model).expanduser())
         return Finding(Level.OK, f"model folder {settings.model}")
     folder = fetched_folder(settings.model, settings.home)
-    if not (folder / MANIFEST).is_file():
+    if not _is_fetched(settings):
         return Finding(Level.OK, f"model {settings.model} is not fetched yet; `up` fetches it")
     wrong = damaged(folder)
     if wrong:
@@ -213,6 +239,7 @@ CHECKS: tuple[Check, ...] = (
     _python,
     _packages,
     _disk,
+    _folders,
     _memory,
     _port,
     _redis,
@@ -247,18 +274,18 @@ def drafter_problem(name: str, target: Path) -> str | None:
         return None  # no tokenizer to compare with yet
     try:
         return _mismatch(name, folder, target)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         return f"{name} cannot be read: {error}"
 
 
 def _mismatch(name: str, folder: Path, target: Path) -> str | None:
+    ours, theirs = (_read(path / "config.json").get("vocab_size", 0) for path in (folder, target))
     wanted = _sha256(target / "tokenizer.json")
     if (folder / "tokenizer.json").is_file():
         return None if _sha256(folder / "tokenizer.json") == wanted else f"{name} has another tokenizer"
     recorded = _read(folder / "drafter.json").get("tokenizer_sha256")
     if recorded is not None:
         return None if recorded == wanted else f"{name} was made for another tokenizer"
-    ours, theirs = (_read(path / "config.json").get("vocab_size", 0) for path in (folder, target))
     return None if ours <= theirs else f"{name} has {ours} token ids, the target {theirs}"
 
 

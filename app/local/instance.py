@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from pydantic import ValidationError
-
 from app.errors import InstanceError
 from app.request import Message
 
@@ -92,7 +90,7 @@ class Instance:
         """Read the state that was written last, even by a supervisor that is dead."""
         try:
             return State.model_validate_json(self._state.read_text())
-        except (FileNotFoundError, ValidationError):
+        except (FileNotFoundError, ValueError):  # none, or damaged
             return None
 
     def running(self) -> State | None:
@@ -112,7 +110,8 @@ def running(state: Path) -> dict[str, State]:
 @contextmanager
 def exclusive(path: Path) -> Iterator[bool]:
     """Hold a lock file for the block; gives False when another process holds it."""
-    with path.open("w") as file:
+    # Where others may write, the name may be their link to a file of ours: it is neither followed nor emptied.
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

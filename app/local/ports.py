@@ -37,7 +37,7 @@ def is_free(port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no hindrance
         try:
             probe.bind((HOST, port))
-        except OSError:
+        except (OSError, OverflowError):  # the latter above 65535
             return False
         return True
 
@@ -51,4 +51,6 @@ def any_free() -> int:
 def _lock_file(port: int) -> Path:
     folder = Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise InstanceError(f"{folder} belongs to another user: remove it, or set TMPDIR to a folder of your own")
     return folder / str(port)

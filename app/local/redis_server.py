@@ -4,6 +4,7 @@ Every write is in an append-only file within a second. Password and configuratio
 """
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -24,9 +25,9 @@ STOP_ORDER = 2  # after the web server and the workers, which write to it until 
 def embedded_redis(instance: Instance) -> tuple[Service, str]:
     """Prepare the server of an instance, and its URL. The port stays the same over restarts if it is free."""
     instance.redis.mkdir(parents=True, exist_ok=True)
-    password = _kept(instance.folder / "redis-password", secrets.token_urlsafe(24))
+    password = _kept(instance.folder / "redis-password", r"[!-~]+", secrets.token_urlsafe(24))
     port_file = instance.folder / "redis-port"
-    port = int(_kept(port_file, str(any_free())))
+    port = int(_kept(port_file, r"[1-9]\d{0,4}", str(any_free())))
     if not is_free(port):
         port = any_free()
         _write_private(port_file, str(port))
@@ -38,6 +39,7 @@ def embedded_redis(instance: Instance) -> tuple[Service, str]:
         argv=(str(find_server()), str(config)),
         stop_order=STOP_ORDER,
         last_signal=signal.SIGTERM,  # time to complete its file; it waits for no client
+        hint=f"To start without what it kept, move {instance.redis} away.",
     )
     return service, f"redis://:{password}@{HOST}:{port}/0"
 
@@ -87,10 +89,13 @@ logfile ""
 """
 
 
-def _kept(path: Path, fresh: str) -> str:
-    if not path.exists() or not path.read_text():
-        _write_private(path, fresh)
-    return path.read_text()
+def _kept(path: Path, form: str, fresh: str) -> str:
+    """Read a file of this form; one that is missing or damaged is written anew."""
+    text = path.read_text(errors="replace").strip() if path.exists() else ""
+    if re.fullmatch(form, text, re.ASCII):
+        return text
+    _write_private(path, fresh)
+    return fresh
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -93,7 +93,7 @@ class Supervisor:
     def _last_words(self, service: Service) -> str:
         log = self._children.log(service)
         lines = log.read_text(errors="replace").splitlines()[-15:]
-        return f"Its log is {log} and ends:\n" + "\n".join(lines)
+        return f"Its log is {log} and ends:\n" + "\n".join([*lines, service.hint]).rstrip()
 
 
 class Silence:

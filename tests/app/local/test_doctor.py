@@ -79,6 +79,17 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
         (drafter / broken).write_text("{")
         assert "cannot be read" in _found(wrong, "drafters:").text
         (drafter / broken).write_text("{}")
+    (drafter / "tokenizer.json").write_text("a")
+    (drafter / "config.json").write_text("[" * 100_000)
+    assert "cannot be read: maximum recursion" in _found(wrong, "drafters:").text
+
+
+def test_folder_that_cannot_be_written_to_fails(settings: Settings, tmp_path: Path) -> None:
+    assert _found(settings, "can be written to").level is Level.OK
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "home").touch()
+    finding = _found(settings, "cannot be written to")
+    assert finding.level is Level.FAIL and finding.text == f"{tmp_path}/home cannot be written to: Not a directory"
 
 
 UNEVEN = """

@@ -108,10 +108,11 @@ def test_state_file_is_private(tmp_path: Path) -> None:
     assert (instance.folder / "state.json").stat().st_mode & 0o077 == 0
 
 
-def test_broken_state_file_counts_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("junk", [b'{"instance": "def', b"\xff\x00", b"[" * 100_000])
+def test_broken_state_file_counts_as_none(tmp_path: Path, junk: bytes) -> None:
     instance = Instance(tmp_path)
     instance.write(_state(_me()))
-    (instance.folder / "state.json").write_text('{"instance": "def')
+    (instance.folder / "state.json").write_bytes(junk)
     assert instance.read() is None
 
 

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from app.config import ROOT
+from app.errors import InstanceError
 from app.local.children import Children
 from app.local.instance import Instance
 from app.local.ports import HOST
@@ -103,6 +104,25 @@ def test_used_port_is_replaced(instance: Instance) -> None:
         taken.listen()
         _, second = embedded_redis(instance)
     assert second != first
+
+
+@pytest.mark.parametrize("junk", [b"junk", b"70000", b"0", b"\xff", b""])
+def test_damaged_port_is_replaced(instance: Instance, junk: bytes) -> None:
+    (instance.folder / "redis-port").write_bytes(junk)
+    _, url = embedded_redis(instance)
+    assert 0 < int((instance.folder / "redis-port").read_text()) <= 65535
+    assert url == embedded_redis(instance)[1]
+
+
+def test_damaged_data_names_the_folder_to_move_away(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.local.supervise.MAX_DEATHS", 1)
+    (instance.redis / "appendonlydir").mkdir(parents=True)
+    (instance.redis / "appendonlydir" / "appendonly.aof.manifest").write_text("junk")
+    with (
+        supervising(Children(instance.logs)) as supervisor,
+        pytest.raises(InstanceError, match=f"(?s)redis-1 does not start.*move {instance.redis} away"),
+    ):
+        _start(supervisor, instance)
 
 
 def _pid(children: Children) -> int | None:

@@ -68,10 +68,18 @@ def test_missing_shard_is_named(folder: Path) -> None:
     resolve(str(folder), folder, _silent)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": '])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model_type": ', "[" * 100_000], ids=range(5))
 def test_broken_config_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(ModelRefused, match=r"config\.json"):
+        resolve(str(folder), folder, _silent)
+
+
+@pytest.mark.parametrize("size", [{"num_attention_heads": 0}, {"hidden_size": -64}, {"vocab_size": float("nan")}])
+def test_sizes_below_one_are_refused(folder: Path, size: dict[str, float]) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **size}))
+    (name,) = size
+    with pytest.raises(ModelRefused, match=rf"config\.json has {name} {size[name]}; it must be at least 1"):
         resolve(str(folder), folder, _silent)
 
 
