@@ -7,7 +7,21 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 ANY_OBJECT = '{"type": "object"}'
 MAX_LOGPROBS = 20
+MAX_CHARACTERS = 2**20  # of a prompt, or of all messages
+MAX_MESSAGES = 16_384
+MAX_SCHEMA_CHARACTERS = 32_768  # the verifier compiles it between two steps: tenths of a second at worst
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
+TOKEN_NUMBERS: dict[str, JsonValue] = {
+    "propertyNames": {"pattern": "^[0-9]+$"}
+}  # pydantic does not say it of a dict's keys
+
+
+def no_booleans(value: Any) -> Any:
+    """Refuse true and false where numbers belong: pydantic takes them for 1 and 0."""
+    parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else (value,)
+    if bool in map(type, parts):
+        raise ValueError("must not be true or false where a number belongs")
+    return value
 
 
 class TokenLogprobs(BaseModel):
@@ -31,6 +45,13 @@ class JsonSchemaFormat(BaseModel):
     description: str | None = Field(None, max_length=4096)
     json_schema: dict[str, JsonValue] = Field(alias="schema", description="what the answer follows")
     strict: bool | None = None
+
+    @field_validator("json_schema")
+    @classmethod
+    def _short(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if len(json.dumps(schema)) > MAX_SCHEMA_CHARACTERS:
+            raise ValueError(f"must have at most {MAX_SCHEMA_CHARACTERS} characters")
+        return schema
 
 
 class ResponseFormat(BaseModel):
@@ -76,11 +97,19 @@ class Sampling(Message):
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="times a token's count so far, off its logit")
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="off the logit of every token seen so far")
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
-        default_factory=dict, max_length=1024, description="token id to what is added to its logit"
+        default_factory=dict,
+        max_length=1024,
+        description="token id to what is added to its logit",
+        json_schema_extra=TOKEN_NUMBERS,
     )
     allowed_token_ids: tuple[TokenId, ...] | None = Field(
         None, min_length=1, max_length=65536, description="if given, no other token can be said"
     )
+
+    _sampling_numbers = field_validator(
+        "temperature", "top_p", "top_k", "min_p", "seed", "choice", "frequency_penalty", "presence_penalty",
+        "logit_bias", "allowed_token_ids", mode="before",
+    )(no_booleans)  # fmt: skip
 
 
 class SpeculationBounds(Message):
@@ -89,6 +118,8 @@ class SpeculationBounds(Message):
     enabled: bool = True
     max_draft_tokens: int | None = Field(None, ge=0, le=64, description="most draft tokens verified a round")
     drafters: tuple[str, ...] | None = Field(None, description="only these, by name; an unknown name is refused")
+
+    _numbers = field_validator("max_draft_tokens", mode="before")(no_booleans)
 
 
 class ChatMessage(Message):
@@ -99,9 +130,11 @@ class ChatMessage(Message):
 class GenerateRequest(Sampling):
     """Hold a caller's request: the JSON API's body, the Celery task's keyword arguments, the CLI's flags."""
 
-    prompt: str | None = Field(None, description="text; becomes one user turn unless raw")
+    prompt: str | None = Field(
+        None, min_length=1, max_length=MAX_CHARACTERS, description="text; becomes one user turn unless raw"
+    )
     messages: tuple[ChatMessage, ...] | None = Field(
-        None, min_length=1, description="a conversation, instead of prompt"
+        None, min_length=1, max_length=MAX_MESSAGES, description="a conversation, instead of prompt"
     )
     raw: bool = Field(False, description="continue the prompt as it stands, without the chat template")
     max_tokens: int = Field(256, ge=1, description="most tokens to generate")
@@ -113,6 +146,15 @@ class GenerateRequest(Sampling):
     speculation: SpeculationBounds = Field(
         default_factory=SpeculationBounds, description="bounds, or just true or false"
     )
+
+    _numbers = field_validator("max_tokens", "logprobs", mode="before")(no_booleans)
+
+    @field_validator("messages")
+    @classmethod
+    def _short(cls, messages: tuple[ChatMessage, ...] | None) -> tuple[ChatMessage, ...] | None:
+        if sum(len(message.content) for message in messages or ()) > MAX_CHARACTERS:
+            raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all contents together")
+        return messages
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -12,8 +12,6 @@ from app.errors import InvalidRequest
 from app.messages import PUBLIC_TENANT, Record
 from app.request import MAX_SEED, ChatMessage, GenerateRequest
 
-MAX_SCHEMA_CHARACTERS = 32_768  # the verifier compiles it between two steps: tenths of a second at worst
-
 
 def admit(
     request: GenerateRequest,
@@ -35,8 +33,10 @@ def admit(
     _check_vocabulary(request, tokenizer.vocab_size)
     _check_format(request, tokenizer)
     _check_drafters(request, drafters)
-    prompt_ids = _prompt_ids(request, tokenizer)
-    _check_prompt(_input_field(request), prompt_ids, tokenizer, settings)
+    # one position of the context must stay free for the first generated token
+    most = min(settings.max_prompt_tokens, tokenizer.context_tokens - 1)
+    prompt_ids = _prompt_ids(request, tokenizer, most)
+    _check_prompt(_input_field(request), prompt_ids, tokenizer, most)
     return Record(
         id=request_id,
         tenant=tenant,
@@ -67,8 +67,6 @@ def _check_format(request: GenerateRequest, tokenizer: Tokenizer) -> None:
     schema = request.json_schema
     if schema is None:
         return
-    if len(schema) > MAX_SCHEMA_CHARACTERS:
-        raise InvalidRequest("response_format", f"the schema is longer than {MAX_SCHEMA_CHARACTERS} characters")
     fault = tokenizer.grammars.fault(schema)
     if fault is not None:
         raise InvalidRequest("response_format", fault)
@@ -83,18 +81,14 @@ def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> 
         )
 
 
-def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:
-    if request.messages is not None:
-        return tokenizer.chat(request.messages)
-    prompt = request.prompt or ""
-    if not prompt:
-        raise InvalidRequest("prompt", "must not be empty")
-    return tokenizer.encode(prompt) if request.raw else tokenizer.chat([ChatMessage(role="user", content=prompt)])
+def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer, most: int) -> list[int]:
+    if request.raw:
+        return tokenizer.encode(request.prompt or "", most)
+    messages = request.messages or [ChatMessage(role="user", content=request.prompt or "")]
+    return tokenizer.chat(messages, most, _input_field(request))
 
 
-def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, settings: Settings) -> None:
-    # one position of the context must stay free for the first generated token
-    most = min(settings.max_prompt_tokens, tokenizer.context_tokens - 1)
+def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, most: int) -> None:
     if not ids:
         raise InvalidRequest(field, "must have at least one token")
     if len(ids) > most:

@@ -65,6 +65,8 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
         ({"prompt": "a", "max_token": 5}, "max_token: this field does not exist"),
         ({}, "give either prompt or messages"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"prompt": "a", "top_k": False}, "top_k: must not be true or false where a number belongs"),
+        ({"prompt": "a" * (2**20 + 1)}, "prompt: String should have at most 1048576 characters"),
     ],
 )
 def test_errors_are_worded_by_paceline(kwargs: dict[str, Any], message: str) -> None:

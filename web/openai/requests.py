@@ -8,10 +8,27 @@ them as `extra_body`.
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+)
 
 from app.errors import Unsupported
-from app.request import MAX_LOGPROBS, ChatMessage, GenerateRequest, ResponseFormat, SpeculationBounds
+from app.request import (
+    MAX_LOGPROBS,
+    TOKEN_NUMBERS,
+    ChatMessage,
+    GenerateRequest,
+    ResponseFormat,
+    SpeculationBounds,
+    no_booleans,
+)
 from web.errors import InvalidBody
 
 MAX_CHOICES = 16  # of one call; each is a request of its own
@@ -42,7 +59,8 @@ def _switch(value: Any) -> Any:
     return {"enabled": value} if isinstance(value, bool) else value
 
 
-TEXTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+TEXT = {"type": "string", "minLength": 1}
+TEXTS_SCHEMA = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 Texts = Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(TEXTS_SCHEMA)]
 Ignored = Annotated[JsonValue, Field(description="taken and ignored")]
 Refused = Annotated[JsonValue, Field(description="refused, unless it asks for nothing")]
@@ -69,7 +87,7 @@ class Body(BaseModel):
     seed: int | None = Field(None, description="same seed, same texts")
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, float] | None = Field(None, json_schema_extra=TOKEN_NUMBERS)
     stop: Texts | None = None
 
     top_k: int | None = Field(None, description="Paceline's own")
@@ -86,6 +104,11 @@ class Body(BaseModel):
     store: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None
+
+    _numbers = field_validator(
+        "n", "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
+        "top_k", "min_p", "allowed_token_ids", mode="before",
+    )(no_booleans)  # fmt: skip
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
         for name, harmless in UNSUPPORTED.items():
@@ -141,6 +164,8 @@ class ChatBody(Body):
     audio: Refused = None
     web_search_options: Refused = None
 
+    _chat_numbers = field_validator("max_completion_tokens", "top_logprobs", mode="before")(no_booleans)
+
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "requires logprobs to be true")
@@ -169,6 +194,8 @@ class CompletionBody(Body):
     echo: Refused = None
     best_of: Refused = None
     suffix: Refused = None
+
+    _completion_numbers = field_validator("logprobs", mode="before")(no_booleans)
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
         """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from app.request import ChatMessage
 
 FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PIECE = 65_536  # characters; a longer text is likely to have too many tokens, and tried piece by piece
+CUT_TOKENS = 256  # by far more than a cut between two pieces can add
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
@@ -34,6 +37,7 @@ class Tokenizer:
         self.sha256 = tokenizer_sha256(folder)  # a drafter must have the same
         path = folder / FILE
         self._backend = tokenizers.Tokenizer.from_file(str(path))
+        self._long_text = threading.Lock()  # a mebi of characters takes a tenth of a gigabyte
         self._backend.no_truncation()
         self._backend.no_padding()
         config = _read_json(folder / "config.json")
@@ -55,25 +59,43 @@ class Tokenizer:
             id_ for byte in range(256) if (id_ := self._backend.token_to_id(f"<0x{byte:02X}>")) is not None
         )
 
-    def encode(self, text: str) -> list[int]:
-        """Return ids with the model's special tokens. Raises InvalidRequest for a lone surrogate."""
-        return self._encode(text, "prompt", add_special_tokens=True)
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        """Return ids with the model's special tokens.
 
-    def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Return a conversation's ids in the model's template, up to the assistant's answer. Raises InvalidRequest."""
+        Raises InvalidRequest for a lone surrogate, and as soon as there are surely more than `most`.
+        """
+        return self._encode(text, "prompt", most, add_special_tokens=True)
+
+    def chat(self, messages: Sequence[ChatMessage], most: int | None = None, field: str = "messages") -> list[int]:
+        """Return a conversation's ids in the model's template, up to the assistant's answer.
+
+        Raises as `encode` does, naming `field`.
+        """
         if self._template is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")
-        return self._encode(self._template.render(messages), "messages", add_special_tokens=False)
+        return self._encode(self._template.render(messages), field, most, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True))
 
-    def _encode(self, text: str, field: str, *, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, field: str, most: int | None, *, add_special_tokens: bool) -> list[int]:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:  # half a surrogate pair: JSON can carry it, UTF-8 cannot
             raise InvalidRequest(field, "must be valid Unicode, without lone surrogates") from error
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        if most is None or len(text) <= PIECE:
+            return self._ids(text, add_special_tokens)
+        with self._long_text:
+            surely = 0
+            for begin in range(0, len(text), PIECE):
+                surely += len(self._ids(text[begin : begin + PIECE], add_special_tokens)) - CUT_TOKENS
+                if surely > most:
+                    raise InvalidRequest(field, f"must have at most {most} tokens, and has more than {surely}")
+            return self._ids(text, add_special_tokens)
+
+    def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        # Unlike `encode` this releases the GIL, and keeps no places in the text.
+        return list(self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

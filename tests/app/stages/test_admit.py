@@ -56,16 +56,25 @@ def test_draws_a_seed_only_when_none_is_given(tokenizer: Tokenizer) -> None:
     assert admitted(tokenizer, prompt="x", seed=0).sampling.seed == 0
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_refuses_an_empty_prompt(raw: bool, tokenizer: Tokenizer) -> None:
-    assert refused_field(tokenizer, prompt="", raw=raw) == "prompt"
-
-
 def test_the_longest_prompt_fits_and_one_token_more_does_not(tokenizer: Tokenizer) -> None:
     settings = Settings(max_prompt_tokens=10)
     assert len(admitted(tokenizer, settings, prompt=" a" * 10, raw=True).prompt_ids) == 10
     assert refused_field(tokenizer, settings, prompt=" a" * 11, raw=True) == "prompt"
     assert refused_field(tokenizer, settings, messages=[{"role": "user", "content": " a" * 11}]) == "messages"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": " a" * 40_000},
+        {"prompt": " a" * 40_000, "raw": True},
+        {"messages": [{"role": "user", "content": " a" * 40_000}]},
+    ],
+)
+def test_a_text_far_too_long_is_refused_by_its_beginning(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="must have at most 10 tokens, and has more than") as caught:
+        admitted(tokenizer, Settings(max_prompt_tokens=10), **fields)
+    assert caught.value.field in fields
 
 
 def test_the_context_bounds_prompt_and_answer_together(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """The tokenizer equals Hugging Face's, text by text and conversation by conversation."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.text.tokenizer import Tokenizer
+from app.engine.text.tokenizer import PIECE, Tokenizer
 from app.errors import InvalidRequest, ModelRefused
 from app.request import ChatMessage
 from tests.models import byte_fallback_tokenizer, model_dir
@@ -64,6 +66,53 @@ def test_ids_and_text_equal_hugging_faces(text: str, ours: Tokenizer, theirs: An
 @given(text=any_text)
 def test_ids_of_any_text_equal_hugging_faces(text: str, ours: Tokenizer, theirs: Any) -> None:
     assert ours.encode(text) == theirs(text).input_ids
+
+
+def drawn_text(draw: random.Random) -> str:
+    """Join pieces of many kinds: words, code, other scripts, spaces, parts of special tokens."""
+    pieces = [
+        *TEXTS[3:11],
+        *"aé日\u0301\U0001f680\t\n\r \x00",
+        "  ",
+        "    ",
+        "\n\n",
+        "0.5",
+        "word",
+        " word",
+        "'ll",
+        "<|",
+        "|>",
+    ]
+    return "".join(draw.choice(pieces) for _ in range(draw.randrange(7)))
+
+
+def test_ids_are_those_of_the_librarys_slower_call(ours: Tokenizer) -> None:
+    draw = random.Random(0)
+    theirs = tokenizers.Tokenizer.from_file(str(model_dir() / "tokenizer.json"))
+    for text in (drawn_text(draw) for _ in range(10_000)):
+        assert ours.encode(text) == theirs.encode(text).ids
+
+
+@pytest.mark.parametrize("text", ["word " * 200_000, "a" * 2**20, "日" * 100_000, "<|im_end|>" * 50_000, " " * 2**20])
+def test_a_text_far_too_long_is_refused_by_its_beginning(ours: Tokenizer, text: str) -> None:
+    read: list[int] = []
+    ids = ours._ids
+
+    def counted(text: str, add_special_tokens: bool) -> list[int]:
+        read.append(len(text))
+        return ids(text, add_special_tokens)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours, "_ids", counted)
+        with pytest.raises(InvalidRequest, match="^prompt: must have at most 8000 tokens, and has more than") as caught:
+            ours.encode(text, 8000)
+    assert caught.value.field == "prompt" and max(read) <= PIECE and sum(read) <= 0.7 * 2**20
+
+
+def test_a_long_text_of_few_tokens_is_read_whole(ours: Tokenizer) -> None:
+    text = " " * 100_000 + "a"
+    assert ours.encode(text, 2000) == ours.encode(text)
+    assert len(ours.encode(text, 2000)) < 2000
 
 
 @settings(max_examples=100, deadline=None)
