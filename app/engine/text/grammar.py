@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from app.errors import GenerationFailed
 
+LOOKS = 16  # first tokens of a schema whose successors are looked at
 # Else a model that is unsure fills its answer with line breaks, each of them allowed.
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 
@@ -34,8 +35,12 @@ class Grammars:
         is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokens)
         if is_wrong:
             return words[0]
+        state = self.state(json_schema)
         try:
-            self.state(json_schema).mask(())
+            first = state.mask(())
+            # Too many alternatives, as of 500 properties, stand behind the bracket.
+            for token in () if first is None else np.flatnonzero(first)[:LOOKS].tolist():
+                state.mask((token,))
         except GenerationFailed as error:  # a schema that refers to itself alone, say
             return str(error)
         return None

@@ -91,6 +91,7 @@ def test_a_forbidden_history_has_no_successor(tokenizer: Tokenizer) -> None:
         ({"type": "string", "pattern": "("}, "unclosed"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "Unsatisfiable"),
         ({"$ref": "#"}, "no token satisfies the JSON schema"),
+        ({"type": ["null", "object"], "properties": {f"p{i}": {"type": "integer"} for i in range(500)}}, "2007 items"),
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_explained(
