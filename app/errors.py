@@ -15,6 +15,7 @@ PacelineError
   KeysUnreadable      the file of API keys cannot be read
   MessageError        an item of mail or of the store is no message of its kind
   GenerationFailed    an accepted request ended with an error
+    RequestCancelled  it was cancelled, as when its client left
   InstanceError       `up` cannot start or find its processes
 """
 
@@ -93,6 +94,9 @@ class MessageError(PacelineError): ...
 
 
 class GenerationFailed(PacelineError): ...
+
+
+class RequestCancelled(GenerationFailed): ...
 
 
 class InstanceError(PacelineError): ...

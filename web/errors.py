@@ -3,7 +3,8 @@
 The body is JSON: an ErrorAnswer, and below /v1 OpenAI's V1ErrorAnswer.
 
 400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
-415 body is not JSON     421 the Host header is not allowed     500 the server's fault
+415 body is not JSON     421 the Host header is not allowed     499 cancelled, as when the client left
+500 the server's fault
 429 queue full, over the key's limit, or too many streams of the same requests (Retry-After)
 503 Redis does not answer, or the keys cannot be read (Retry-After)
 """
@@ -25,6 +26,7 @@ from app.errors import (
     OverLimit,
     PacelineError,
     QueueFull,
+    RequestCancelled,
     StoreUnavailable,
     TooManyReaders,
     Unauthorized,
@@ -147,6 +149,9 @@ def _ours(error: PacelineError) -> Response:
         case KeysUnreadable():  # the caller must not learn the path
             log.error("%s", error)
             return _answer(503, "the API keys cannot be read; try again", retry_after_s=RETRY_AFTER_S)
+        case RequestCancelled():
+            log.info("%s", error)
+            return _answer(499, str(error))
         case _:
             log.error("%s", error, exc_info=error)
             return _answer(500, str(error))

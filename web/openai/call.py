@@ -15,7 +15,7 @@ from threading import Event as Flag
 
 from pydantic import BaseModel
 
-from app.errors import GenerationFailed, NotFound, StoreUnavailable
+from app.errors import GenerationFailed, NotFound, RequestCancelled, StoreUnavailable
 from app.messages import Event, FinishReason, Record, Stats
 from web.api.http_io import Client
 from web.api.request_events import await_end, cancel
@@ -62,7 +62,7 @@ def whole(
     ends = [deployment.requests.snapshot(request_id) for request_id in call.ids]
     for end in ends:
         if end.finish_reason not in REASONS:
-            raise GenerationFailed(_failure(end.finish_reason, end.error))
+            raise _failure(end.finish_reason, end.error)
     texts = [
         (
             GrowingText(deployment.tokenizer, end.record).take(end.tokens, end.logprobs, is_end=True),
@@ -101,7 +101,7 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
     def frame_of(place: int, event: Event) -> str:
         nonlocal open_texts
         if event.finish_reason is not None and event.finish_reason not in REASONS:
-            raise GenerationFailed(_failure(event.finish_reason, event.error))
+            raise _failure(event.finish_reason, event.error)
         committed[place] = (event.offset + len(event.tokens), event.stats)
         open_texts -= event.finish_reason is not None
         return _event_frame(call, place, texts[place], event)
@@ -133,8 +133,10 @@ def _failed(message: str) -> str:
     return f"data: {v1_error_body(500, message)}\n\n"
 
 
-def _failure(reason: FinishReason | None, error: str | None) -> str:
-    return "the request was cancelled" if reason is FinishReason.CANCELLED else error or "the request failed"
+def _failure(reason: FinishReason | None, error: str | None) -> GenerationFailed:
+    if reason is FinishReason.CANCELLED:
+        return RequestCancelled("the request was cancelled")
+    return GenerationFailed(error or "the request failed")
 
 
 def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:

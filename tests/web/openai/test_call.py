@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 import web.api.request_events
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import Record
+from app.messages import FinishReason, Record
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import ScriptedVerifier
 from tests.web.events import parse_text
@@ -331,6 +331,26 @@ def test_a_failed_request_is_an_error_in_both_forms(client: FlaskClient, verifie
     streamed = client.post("/v1/chat/completions", json={**CHAT, "stream": True}).text
     *_, last = [frame for frame in streamed.split("\n\n") if frame]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == verifier.fail
+
+
+def test_a_cancelled_call_is_nobodys_error(
+    client: FlaskClient, deployment: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if its client had left."""
+
+    def cancel() -> None:
+        while not (orphans := deployment.requests.orphans()):
+            time.sleep(0.005)
+        deployment.requests.end(orphans[0].request_id, FinishReason.CANCELLED)
+
+    caplog.set_level("INFO")
+    leaving = threading.Thread(target=cancel)
+    leaving.start()
+    response = client.post("/v1/chat/completions", json=CHAT)
+    leaving.join()
+    assert response.status_code == 499 and error_of(response)["message"] == "the request was cancelled"
+    (line,) = [record for record in caplog.records if record.name == "web.errors"]
+    assert line.levelname == "INFO" and line.exc_info is None
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
