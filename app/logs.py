@@ -19,6 +19,8 @@ from typing import TextIO
 from app.config import Settings
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# A caller may choose a task's id: it must neither begin a line nor move a terminal's cursor.
+ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
 AGAIN_S = 60.0  # after which a traceback is written again
 COUNTED_S = 1.0  # between two lines that count it
@@ -99,6 +101,7 @@ class Text(logging.Formatter):
         request_id = getattr(record, "request_id", None)
         if request_id is not None:
             record.message = f"request {request_id}: {record.message}"
+        record.message = record.message.rstrip().translate(ESCAPES)
         return super().formatMessage(record)
 
 

@@ -106,3 +106,9 @@ def test_few_tracebacks_are_kept(handler: OneTraceback) -> None:
     for i in range(2 * MOST_SEEN):
         fail(handler, "a", type(f"Error{i}", (Exception,), {}))
     assert len(vars(handler)["_seen"]) == MOST_SEEN and len(written(handler)) == 2 * MOST_SEEN
+
+
+@pytest.mark.parametrize("made", [record("gone", **of("a\n\x1b[2K\u2028b")), record("gone: %s", "a\n\x1b[2K\u2028b")])
+def test_an_id_neither_begins_a_line_nor_moves_the_cursor(made: logging.LogRecord) -> None:
+    line = Text(TEXT).format(made)
+    assert r"a\n\x1b[2K\u2028b" in line and line.isprintable()
