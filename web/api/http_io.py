@@ -36,6 +36,8 @@ def body_of(model: type[Body]) -> Body:
     # other sites' forms cannot send this type without a preflight
     if request.mimetype != "application/json":
         raise UnsupportedMediaType("send the body as Content-Type: application/json")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("send the body as it is, without Content-Encoding")
     try:
         return model.model_validate_json(request.get_data(cache=False))
     except ValidationError as error:

@@ -1,5 +1,6 @@
 """Test the JSON API over a real store: every route gives the same result, every error is explained."""
 
+import gzip
 import json
 import threading
 from pathlib import Path
@@ -210,6 +211,12 @@ def test_only_json_is_accepted(content_type: str, client: FlaskClient) -> None:
     response = client.post("/api/generate", data=b'{"prompt": "a"}', content_type=content_type)
     assert response.status_code == 415
     error_of(response)
+
+
+def test_a_compressed_body_is_refused(client: FlaskClient) -> None:
+    body, headers = gzip.compress(b'{"prompt": "a"}'), {"Content-Encoding": "gzip"}
+    response = client.post("/api/generate", data=body, content_type="application/json", headers=headers)
+    assert response.status_code == 415 and "without Content-Encoding" in error_of(response)["message"]
 
 
 def test_a_body_beyond_a_mebibyte_is_refused(client: FlaskClient) -> None:
