@@ -214,7 +214,7 @@ def test_overlaps_of_decision_15_are_those_of_the_results() -> None:
 def test_silences_of_the_failure_model_are_those_of_the_results() -> None:
     longest = {one["fault"]: one["longest_stall_s"] for one in results("chaos")["faults"]}
     rows = table("architecture.md", "silent")
-    assert len(rows) == 16
+    assert len(rows) == 17
     for what, _, fault, silent in rows:
         assert silent == (f"{longest[fault]:.1f}" if fault else ""), what
 

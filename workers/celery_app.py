@@ -29,7 +29,7 @@ _ALERT = {
     "socket_keepalive": True,
     "socket_keepalive_options": KEEPALIVE,
 }
-VISIBILITY_S = 10  # our tasks are acknowledged within seconds: one that is not by then died with its worker
+VISIBILITY_S = 10.0  # a task that no process has held for so long (workers/transport.py) is delivered again
 
 
 def make_celery(settings: Settings) -> Celery:
@@ -51,7 +51,7 @@ def make_celery(settings: Settings) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_transport="workers.transport:SentinelTransport" if sentinels else "workers.transport:Transport",
-        broker_transport_options={**_unacked(settings.namespace), **_ALERT, **sentinels},
+        broker_transport_options={**_unacked(settings), **_ALERT, **sentinels},
         result_backend_transport_options=sentinels,
         broker_use_ssl=_tls(where),
         redis_backend_use_ssl=_tls(where),
@@ -98,13 +98,14 @@ def _sentinels(where: RedisUrl) -> dict[str, Any]:
     return {"sentinels": where.servers, "master_name": where.service, "sentinel_kwargs": asked}
 
 
-def _unacked(namespace: str) -> dict[str, object]:
+def _unacked(settings: Settings) -> dict[str, object]:
     """Keep unacknowledged tasks apart from other applications' on the same Redis: ours return seconds after a kill,
     while theirs may run for hours.
     """
+    namespace = settings.namespace
     return {
         "queue_order_strategy": "priority",  # queues in the order in which they are given
-        "visibility_timeout": VISIBILITY_S,
+        "visibility_timeout": max(VISIBILITY_S, 2 * settings.lease_s),  # by then a dead process's lease has run out
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
         "unacked_key": f"{namespace}.unacked",

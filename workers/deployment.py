@@ -47,7 +47,7 @@ from app.store.protocol import ACTIVE_TTL_S
 from app.store.rate_limits import RateLimits
 from app.store.requests import RequestStore
 from app.store.shared_stats import SharedStats, SharedStatsStore, StatsExchange
-from app.store.tasks import ProgressStore, WaitingRoom
+from app.store.tasks import Deliveries, ProgressStore, WaitingRoom
 from app.store.traces import Traces
 from workers.celery_app import ATTEND, DOORBELL_TTL_S, mailbox_queue, make_celery
 from workers.tracing.spans import WorkSpan
@@ -77,6 +77,7 @@ class Deployment:
         self.feed: Final = EventFeed(client, settings.namespace, self.requests)
         self.mailboxes: Final = Mailboxes(client, settings.namespace, lease_s=settings.lease_s)
         self.nodes: Final = Nodes(client, settings.namespace, lease_s=settings.lease_s)
+        self.deliveries: Final = Deliveries(client, settings.namespace)
         self.waiting: Final = WaitingRoom(client, settings.namespace)
         self.progress: Final = ProgressStore(client, settings.namespace)
         self.shared_stats: Final = SharedStatsStore(client, settings.namespace)

@@ -1,10 +1,12 @@
-"""Adapt kombu's Redis transport to malformed items, a full Redis and lost acks.
+"""Adapt kombu's Redis transport to malformed items, a full Redis, lost acks and long work.
 
-kombu ends the worker on the first two, and never recovers a message whose ack was lost. Here a malformed item is
-dropped, and a full Redis is treated like a broken connection.
+kombu ends the worker on the first two, never recovers a message whose ack was lost, and delivers one again that takes
+long. Here a malformed item is dropped, a full Redis is treated like a broken connection, and a message is delivered
+again only once the process that holds it fell silent.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty
 from typing import Any
@@ -30,6 +32,13 @@ class _QoS(kombu_redis.QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         self._release(delivery_tag, lambda tag: super(_QoS, self).reject(tag, requeue))
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        held = {tag: time.time() for tag in list(self._delivered) if tag not in self._dirty}
+        if held:
+            with self.channel.conn_or_acquire() as client:
+                client.zadd(self.unacked_index_key, held, xx=True)
+        super().restore_visible(*args, **kwargs)
 
     def _release(self, delivery_tag: str, acknowledge: Callable[[str], None]) -> None:
         """Acknowledge to Redis, again if the connection was dead; if both fail, Redis delivers the message again."""

@@ -9,6 +9,7 @@
 # active                      zset    ids of requests not ended                     empty, <= limit
 # owned:<owner>               zset    ids a verifier owns                           empty, or PX active_ttl
 # unsettled                   zset    ids whose Celery task waits for its result    empty, scores
+# delivery:<id>               hash    owner that reads a task, deaths meanwhile     read, or PX 1 day
 # ended:<id>                  list    one item once the request has ended           with its request
 # settle:<id>                 string  a process is storing that result now          PX of the claim
 # mail:<mailbox>              list    items waiting (hints, design D10)             empty, PX 10 min; 10,000
@@ -47,6 +48,9 @@ class Keys:
 
     def request(self, request_id: str) -> str:
         return f"{self.namespace}:request:{request_id}"
+
+    def delivery(self, task_id: str) -> str:
+        return f"{self.namespace}:delivery:{task_id}"
 
     def events(self, request_id: str) -> str:
         """Name the commits: entries `<generated after>-0`, or `<generated>-1` if it only ends."""

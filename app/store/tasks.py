@@ -1,9 +1,10 @@
-"""Queue requests of Celery tasks while the deployment is full, and store their progress.
+"""Queue requests of Celery tasks while the deployment is full, count their deliveries, and store their progress.
 
 An item is removed after its outcome is stored: a crash in between repeats it, which changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import redis
 
@@ -13,6 +14,7 @@ from app.store.connect import Script
 from app.store.keys import Keys
 from app.store.protocol import RETRY_AFTER_S
 
+DELIVERY_TTL_S = 24 * 3600.0  # a message that lies for longer is counted anew
 MAX_WAITING = 10_000  # past it tasks are refused
 NORMAL = "normal"
 PRIORITIES = ("high", NORMAL, "low")  # the first goes before the others
@@ -53,6 +55,24 @@ class WaitingRoom:
         for key in self._lists.values():
             pipe.llen(key)
         return [int(length) for length in pipe.execute()]
+
+
+class Deliveries:
+    """Count the processes that died while they read a Celery task. Every method raises StoreUnavailable."""
+
+    def __init__(self, client: redis.Redis, namespace: str) -> None:
+        self._client = client
+        self._keys = Keys(namespace)
+        self._deliver = Script(client, "deliver")
+
+    @contextmanager
+    def held(self, task_id: str, owner: str) -> Iterator[int]:
+        """Give the number of deaths; only a death of `owner` in this block adds one."""
+        key = self._keys.delivery(task_id)
+        try:
+            yield int(self._deliver([key], [owner, self._keys.lease(""), int(DELIVERY_TTL_S * 1000)]))
+        finally:
+            self._client.delete(key)
 
 
 class ProgressStore:

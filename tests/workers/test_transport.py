@@ -96,6 +96,26 @@ def test_an_ack_that_redis_cannot_write_leaves_the_worker_free(
     app.close()
 
 
+def test_a_message_is_delivered_again_once_its_process_is_gone_and_not_before(
+    lone_deployment: Deployment, redis_client: redis.Redis
+) -> None:
+    app = make_celery(lone_deployment.settings)
+    index = app.conf.broker_transport_options["unacked_index_key"]
+
+    def pass_time(connection: Connection) -> None:
+        redis_client.zadd(index, dict.fromkeys(redis_client.zrange(index, 0, -1), 1.0))
+        connection.transport.cycle.maybe_restore_messages()
+
+    with _taking_one_at_a_time(app) as (holder, found), _taking_one_at_a_time(app) as (other, _):
+        holder.Producer().publish({}, routing_key="q", serializer="json")
+        _drain(holder)
+        pass_time(holder)
+        assert (len(found), redis_client.llen("q")) == (1, 0)
+        pass_time(other)
+        assert redis_client.llen("q") == 1
+    app.close()
+
+
 @contextmanager
 def _taking_one_at_a_time(app: Celery) -> Iterator[tuple[Connection, list[Message]]]:
     """Make a connection that takes a message of queue q once the one before is released; give those it took."""

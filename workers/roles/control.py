@@ -17,7 +17,8 @@ def serve(deployment: Deployment, node: str) -> RoleService:
     results = TaskResults(deployment.celery)
     settler, waiting_tasks = ResultSettler(deployment, results), WaitingTasks(deployment, results)
     progress, exchange = TaskProgress(deployment), deployment.exchange_stats(deployment.counters)
-    generate.register(deployment.celery, deployment.settings, waiting_tasks, progress)
+    deliveries = deployment.deliveries
+    generate.register(deployment.celery, deployment.settings, waiting_tasks, progress, deliveries, heartbeat.owner)
     steer.register(deployment.celery, deployment)
 
     def handle(messages: list[Settle]) -> None:

@@ -13,25 +13,35 @@ from pydantic import ValidationError
 from app.config import Settings
 from app.errors import GenerationFailed, InvalidRequest, QueueFull, StoreUnavailable, validation_message
 from app.request import GenerateRequest
-from app.store.tasks import NORMAL
+from app.store.tasks import NORMAL, Deliveries
 from workers.celery_app import GENERATE, public_queues
 from workers.tasks.progress import TaskProgress
 from workers.tasks.settle import saved_context
 from workers.tasks.waiting_tasks import WaitingTasks
 
 RESULT = {"text", "token_ids"}  # fields of a result that no request has
+MAX_DEATHS = 3  # processes that may die while they read one task
 WAITING = "WAITING"  # a task's state while there is no room for its request
 
 
-def register(celery: Celery, settings: Settings, waiting_tasks: WaitingTasks, progress: TaskProgress) -> None:
+def register(
+    celery: Celery,
+    settings: Settings,
+    waiting_tasks: WaitingTasks,
+    progress: TaskProgress,
+    deliveries: Deliveries,
+    owner: str,
+) -> None:
     priorities = {queue: name for name, queue in public_queues(settings).items()}
 
-    @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,))
+    @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,), shared=False)
     def generate(self: Task, *args: Any, **kwargs: Any) -> None:
-        request = request_of(args, kwargs)
         priority = priorities.get(str((self.request.delivery_info or {}).get("routing_key")), NORMAL)
         try:
-            _admit(self, request, priority, waiting_tasks, progress)
+            with deliveries.held(self.request.id, owner) as deaths:
+                if deaths >= MAX_DEATHS:
+                    raise GenerationFailed(f"{deaths} processes died while they read this task")
+                _admit(self, request_of(args, kwargs), priority, waiting_tasks, progress)
         except QueueFull as error:
             raise GenerationFailed(str(error)) from None
         except InvalidRequest as error:
