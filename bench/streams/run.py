@@ -45,7 +45,8 @@ def main(argv: Listed[str] | None = None) -> int:
             print(json.dumps({**report["paces"][-1], "processes": grew(report["paces"][-1]["processes"])}), flush=True)
     write_report(args.out, report)
     is_alone = args.instance is None  # else processes may grow for other reasons
-    return 1 if any(one["wrong"] or is_alone and grew(one["processes"]) for one in report["paces"]) else 0
+    wrong = [one["wrong"] or one["commits that failed"] for one in report["paces"]]
+    return 1 if any(wrong) or is_alone and any(grew(one["processes"]) for one in report["paces"]) else 0
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
