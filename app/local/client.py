@@ -25,7 +25,13 @@ RESUME_S = 60.0  # of attempts to resume a broken stream
 RETRY_S = 0.3
 
 
-def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key: SecretStr | None = None) -> Result:
+def generate(
+    url: str,
+    request: GenerateRequest,
+    on_text: OnText | None,
+    api_key: SecretStr | None = None,
+    resume_s: float = RESUME_S,
+) -> Result:
     """Run a request on the instance at `url`, with a key if it needs one; `on_text` gets each new piece of text."""
     key = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
     body = {**request.model_dump(mode="json", exclude_none=True), "stream": True}
@@ -35,13 +41,15 @@ def generate(url: str, request: GenerateRequest, on_text: OnText | None, api_key
     request_id = response.headers.get("X-Request-Id")
     place = None if request_id is None else urllib.request.Request(f"{url}/api/requests/{request_id}", headers=key)
     try:
-        return _follow(place, response, follower)
+        return _follow(place, response, follower, resume_s)
     except KeyboardInterrupt:
         _cancel(place)  # the rest is not read
         raise
 
 
-def _follow(place: urllib.request.Request | None, response: HTTPResponse, follower: "_Follower") -> Result:
+def _follow(
+    place: urllib.request.Request | None, response: HTTPResponse, follower: "_Follower", resume_s: float
+) -> Result:
     broken_s = time.monotonic()
     while True:
         before = follower.offset
@@ -51,7 +59,7 @@ def _follow(place: urllib.request.Request | None, response: HTTPResponse, follow
             return result
         if follower.offset > before:
             broken_s = time.monotonic()
-        response = _resume(place, follower, broken_s + RESUME_S)
+        response = _resume(place, follower, broken_s + resume_s)
 
 
 def _cancel(place: urllib.request.Request | None) -> None:

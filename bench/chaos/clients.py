@@ -12,7 +12,7 @@ from app.messages import Result, Status
 from app.request import GenerateRequest
 
 RETRY_S = 0.25
-STALL_S = 0.5  # a shorter silence is an ordinary one
+RESUME_S = 300.0  # of attempts to resume a broken stream: as long as an instance may take to start
 
 
 @dataclass(slots=True)
@@ -25,7 +25,12 @@ class ClientCounts:
     lost: list[str] = field(default_factory=list)  # accepted, and no end was received
     refused: dict[str, int] = field(default_factory=dict)  # never accepted and tried again, by reason
     longest_s: float = 0.0  # of a request that ended right
-    stalls: list[tuple[float, float]] = field(default_factory=list)  # between two pieces of an answer: (start, end)
+    silences: list[tuple[str, float, float]] = field(default_factory=list)  # between two pieces: client, start, end
+
+    def ended(self) -> dict[str, int]:
+        """Return how many requests came to each end."""
+        bad = {"wrong": self.wrong, "failed": self.failed, "lost": self.lost}
+        return {"right": self.right} | {end: len(requests) for end, requests in bad.items()}
 
 
 class Clients:
@@ -84,16 +89,17 @@ class Clients:
 
     def _ask(self, number: int) -> tuple[Result, float]:
         """Return the result and the seconds it took."""
-        started_s = last_s = time.monotonic()
+        started_s, last_s = time.monotonic(), 0.0
 
         def came(text: str) -> None:
             nonlocal last_s
-            now_s = time.monotonic()
-            if now_s - last_s > STALL_S:
-                self.counts.stalls.append((last_s, now_s))
-            last_s = self._moved_s[threading.current_thread().name] = now_s
+            now_s, client = time.monotonic(), threading.current_thread().name
+            if last_s:
+                self.counts.silences.append((client, last_s, now_s))
+            last_s = self._moved_s[client] = now_s
 
-        return generate(self._url, self._requests[number], came), time.monotonic() - started_s
+        result = generate(self._url, self._requests[number], came, resume_s=RESUME_S)
+        return result, time.monotonic() - started_s
 
     def _judge(self, number: int, result: Result, took_s: float) -> None:
         if result.status is not Status.DONE:

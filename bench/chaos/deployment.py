@@ -1,17 +1,20 @@
-"""Give faults access to the deployment under test: its processes, mailboxes, requests and Redis."""
+"""Give faults access to the deployment under test: its commands, processes, mailboxes, requests and Redis."""
 
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import redis
 
-from app.config import Settings
+from app.config import ROOT, Settings
 from app.errors import InstanceError, StoreUnavailable
 from app.local.health import Health, check
 from app.local.instance import Instance
@@ -28,6 +31,20 @@ class Site:
     instance: Instance
     deployment: Deployment
     draw: random.Random
+    environ: Mapping[str, str] = field(default_factory=dict)  # of its processes, beside this process's
+    other: Path | None = None  # a clone of another version
+    complaints: list[str] = field(default_factory=list)  # broken promises that faults themselves saw
+
+    @property
+    def port(self) -> int:
+        """Return the web server's port."""
+        port = urlsplit(self.health().url or "").port
+        assert port is not None
+        return port
+
+    def start(self, port: int, folder: Path = ROOT) -> None:
+        """Start the stopped instance as before, perhaps with another clone's version."""
+        paceline(self.instance, self.environ, "up", "-d", "--port", str(port), folder=folder)
 
     def health(self) -> Health:
         """Return the health that `./paceline status --json` prints."""
@@ -52,12 +69,17 @@ class Site:
         except StoreUnavailable:
             return ["redis"]
 
+    def pids(self, role: str) -> list[int]:
+        """Return the role's processes that have a heartbeat; where none has, those that the supervisor started."""
+        with suppress(StoreUnavailable):
+            if found := [node.info["pid"] for node in self.deployment.nodes.live(role) if runs(node.info.get("pid"))]:
+                return found
+        return list(self.health().processes[role])
+
     def signal(self, role: str, number: signal.Signals) -> list[int]:
         """Send a signal to the role's processes and return their pids."""
-        pids = list(self.health().processes[role])
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+        pids = self.pids(role)
+        send(pids, number)
         return pids
 
     @contextmanager
@@ -67,18 +89,45 @@ class Site:
         try:
             yield
         finally:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+            send(pids, signal.SIGCONT)
 
 
-def enter(instance: Instance, settings: Settings, seed: int) -> Site:
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes, some of which may be gone."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def paceline(instance: Instance, environ: Mapping[str, str], *words: str, folder: Path = ROOT) -> None:
+    """Run a command of this clone, or of another, on the instance. Raises InstanceError when it fails."""
+    own = {"PACELINE_KEYS": "", "PACELINE_STATE": str(instance.folder.parent)}  # the instance is ours alone
+    command = [sys.executable, "-m", "app.cli.main"] if folder == ROOT else [str(folder / "paceline")]
+    done = subprocess.run(
+        [*command, *words, "--instance", instance.name],
+        cwd=folder,
+        env={**os.environ, **own, **environ},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode not in (0, 3):
+        raise InstanceError(f"paceline {' '.join(words)}: {done.stderr.strip()}")
+
+
+def enter(
+    instance: Instance,
+    settings: Settings,
+    seed: int,
+    environ: Mapping[str, str] | None = None,
+    other: Path | None = None,
+) -> Site:
     """Open a running instance for faults. Raises InstanceError when it does not run."""
     state = instance.running()
     if state is None:
         raise InstanceError(f"instance {instance.name!r} does not run")
     inside = {"redis_url": state.redis_url, "namespace": state.namespace}
-    return Site(instance, Deployment.open(settings.model_copy(update=inside)), random.Random(seed))
+    deployment = Deployment.open(settings.model_copy(update=inside))
+    return Site(instance, deployment, random.Random(seed), environ or {}, other)
 
 
 def runs(pid: object) -> bool:

@@ -1,35 +1,36 @@
 """Inject the faults of `./paceline chaos`: one function a fault, which returns when the fault itself is over.
 
 The caller checks that the deployment recovers. Signals go only to processes that the supervisor of that very instance
-started. A fault's docstring is its line in `./paceline chaos --list`.
+started, or that have a heartbeat in it. A fault's docstring is its line in `./paceline chaos --list`.
 """
 
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from app.config import ROOT
-from app.local.process_specs import settings_environment
-from bench.chaos import host, mail
-from bench.chaos.deployment import READY_S, Site, client
+from app.local.process_specs import worker
+from app.store.protocol import Node
+from bench.chaos import host, load, mail
+from bench.chaos.deployment import READY_S, Site, client, paceline, runs, send
 
 ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
 FROZEN_S = 4.0  # longer than any lease
 PAUSE_MS = 10_000
 STARVED_S = 5.0
 SECOND = "verify-2"
-SHARED_S = 3.0  # for a second verifier to have requests of its own
+SHARED_S = 3.0  # for a second verifier, or another version, to have requests of its own
 Fault = Callable[[Site], None]
 
 
 def _kill(role: str) -> Fault:
     def fault(site: Site) -> None:
         """Kill the process."""
-        site.signal(role, signal.SIGKILL)
+        _kill_all(site.pids(role))
 
     return fault
 
@@ -43,21 +44,50 @@ def _freeze(role: str) -> Fault:
     return fault
 
 
-def _kill_one_of_two(site: Site) -> None:
-    """Start a second verifier and kill the first: the second takes its requests over."""
-    environ = {**os.environ, **settings_environment(site.deployment.settings)}
-    command = [sys.executable, "-m", "workers.run", "verify", "--node", SECOND]
+def _kill_template(site: Site) -> None:
+    """Kill the process that the supervisor started, which may have forked the one that serves."""
+    _kill_all(site.health().processes["verify"])
+
+
+@contextmanager
+def _second_verifier(site: Site) -> Iterator[None]:
+    """Run a second verifier during the block."""
+    settings = site.deployment.settings
+    spec = worker("verify", SECOND, settings, settings.verify_threads)
     log = site.instance.logs / f"{SECOND}.log"
-    with log.open("wb") as out, subprocess.Popen(command, env=environ, cwd=ROOT, stdout=out, stderr=out) as second:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(spec.argv, env={**os.environ, **spec.env}, cwd=spec.cwd, stdout=out, stderr=out) as second,
+    ):
         try:
             _await(lambda: len(site.deployment.nodes.live("verify")) == 2, "no second verifier came")
             time.sleep(SHARED_S)
-            site.signal("verify", signal.SIGKILL)
-            _await(lambda: len(site.deployment.nodes.live("verify")) == 1, "the first verifier lives on")
-            _await(lambda: len(site.deployment.nodes.live("verify")) == 2, "the first verifier does not come back")
+            yield
         finally:
             second.terminate()
             _end(second)
+
+
+def _kill_one_of_two(site: Site) -> None:
+    """Kill the first of two verifiers: the second takes its requests over."""
+    (killed,) = _first(site)
+    _kill_all([killed.info["pid"]])
+    _await(lambda: any(node.owner != killed.owner for node in _first(site)), "the first verifier does not come back")
+
+
+def _first(site: Site) -> list[Node]:
+    return [node for node in site.deployment.nodes.live("verify") if node.name != SECOND]
+
+
+def _other_version(site: Site) -> None:
+    """Stop this version, run the one of --other on the same state, and come back."""
+    assert site.other is not None
+    for folder in (site.other, ROOT):
+        port = site.port
+        paceline(site.instance, site.environ, "down")
+        site.start(port, folder)
+        site.await_ready()
+        time.sleep(SHARED_S)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -70,8 +100,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _restart_all(site: Site) -> None:
     """Ask every process to stop, one role after another, as an upgrade would."""
     for role in ROLES:
-        pids = {*site.signal(role, signal.SIGTERM)}
-        _await(partial(_are_gone, site, role, pids), f"a {role} that was told to stop is still there")
+        _await(partial(_are_gone, site.signal(role, signal.SIGTERM)), f"a {role} that was told to stop is still there")
         site.await_ready()
 
 
@@ -110,6 +139,7 @@ def _cut_connections(site: Site) -> None:
 FAULTS: dict[str, Fault] = {
     **{f"kill {role}": _kill(role) for role in ROLES},
     **{f"freeze {role}": _freeze(role) for role in ROLES},
+    "kill verify template": _kill_template,
     "kill one of two verifiers": _kill_one_of_two,
     "restart all": _restart_all,
     "pause redis": _pause_redis,
@@ -129,11 +159,23 @@ FAULTS: dict[str, Fault] = {
     "full disk": host.full_disk,
     "power loss": host.power_loss,
     "clock jumps": host.clock_jumps,
+    "slow connections": load.slow_connections,
+    "overload": load.overload,
+    "many streams": load.many_streams,
+    "other version": _other_version,
 }
+# What runs beside the deployment from before a fault until its effects have been seen.
+BESIDE: dict[str, Callable[[Site], AbstractContextManager[None]]] = {"kill one of two verifiers": _second_verifier}
 
 
-def _are_gone(site: Site, role: str, pids: set[int]) -> bool:
-    return pids.isdisjoint(site.health().processes[role])
+def _kill_all(pids: Iterable[int]) -> None:
+    """Kill processes and wait for their ends: until then they seem to be well."""
+    send(pids, signal.SIGKILL)
+    _await(partial(_are_gone, pids), "a killed process is still there")
+
+
+def _are_gone(pids: Iterable[int]) -> bool:
+    return not any(map(runs, pids))
 
 
 def _await(condition: Callable[[], bool], complaint: str) -> None:

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 
 from app.local.instance import Instance
 from app.store.keys import Keys
-from bench.chaos.deployment import Site, client, runs
+from bench.chaos.deployment import Site, client, runs, send
 
 WORKERS = ("web", "control", "fuse", "draft", "verify", "beat")
 STARVED_S = 5.0
+MANY = 640  # requests admitted at once: room for the 500 of "many streams" and the clients'
 POWERLESS_S = 0.7
 LOOK_S = 0.003
 DISK_BYTES = 192 * 2**20
@@ -36,8 +37,10 @@ SO_ATTACH_FILTER = 26
 DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # a BPF program: return 0, which is how much of a packet is let in
 
 
-def lacking(fault: str) -> str | None:
-    """Return why this machine cannot have the fault; None if it can."""
+def lacking(fault: str, other: Path | None = None) -> str | None:
+    """Return why this machine cannot have the fault; None if it can. `other`: a clone of another version."""
+    if fault == "other version" and other is None:
+        return "needs --other"
     if fault in ("full disk", "half-open connections", "half-open clients") and os.geteuid() != 0:
         return "needs root"
     return None
@@ -52,6 +55,8 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
         environ |= _clock(instance)
     if "power loss" in faults:
         environ["PACELINE_DURABLE"] = "true"  # else the requests of the last second are lost with it, as documented
+    if "many streams" in faults:
+        environ["PACELINE_MAX_ACTIVE_REQUESTS"] = str(MANY)
     if "full disk" not in faults:
         yield environ
         return
@@ -64,14 +69,17 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
 
 
 def power_loss(site: Site) -> None:
-    """Kill everything at once, and lose what Redis' file did not have on the disk yet.
+    """Kill everything at once, lose what Redis' file did not have on the disk yet, and start again.
 
     Redis writes to its disk each second, and sooner while a client waits for that: a new request does, and is accepted
     once it is safe. So nothing older than the last new request can be lost; all that came after it is.
     """
     state = site.instance.running()
     assert state is not None
-    file, redis = _append_only_file(site), client(site)
+    port, file, redis = site.port, _append_only_file(site), client(site)
+    pids = [
+        pid for role in ("redis", *WORKERS) for pid in (*site.pids(role), *(one.pid for one in state.processes[role]))
+    ]
     active, known = Keys(site.deployment.settings.namespace).active, set[object]()
     size, until = 0, time.monotonic() + POWERLESS_S
     while time.monotonic() < until:
@@ -79,12 +87,9 @@ def power_loss(site: Site) -> None:
             known |= found
             size = file.stat().st_size
         time.sleep(LOOK_S)
-    os.kill(state.supervisor.pid, signal.SIGSTOP)  # else it starts Redis again before the file is cut
-    try:
-        _end([one.pid for role in ("redis", *WORKERS) for one in state.processes[role]])
-        os.truncate(file, size)
-    finally:
-        os.kill(state.supervisor.pid, signal.SIGCONT)
+    _end([*pids, state.supervisor.pid])
+    os.truncate(file, size)
+    site.start(port)
 
 
 def full_disk(site: Site) -> None:
@@ -102,7 +107,7 @@ def full_disk(site: Site) -> None:
 
 def starve(site: Site, role: str) -> None:
     """Give the role's processes no more memory for a while."""
-    pids = site.health().processes[role]
+    pids = site.pids(role)
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in pids}
     for pid, (_, hard) in limits.items():
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
@@ -124,14 +129,14 @@ def half_open_connections(site: Site) -> None:
     """Kill all connections of workers and web server to Redis without a word to either end."""
     port = urlsplit(site.deployment.settings.redis_url or "").port
     for role in WORKERS:
-        for pid in site.health().processes[role]:
+        for pid in site.pids(role):
             _silence(pid, lambda end: end.getpeername()[1] == port)
 
 
 def half_open_clients(site: Site) -> None:
     """Let the web server receive nothing more from its clients, without a word to either end."""
-    port = urlsplit(site.health().url or "").port
-    for pid in site.health().processes["web"]:
+    port = site.port
+    for pid in site.pids("web"):
         _silence(pid, lambda end: end.getsockname()[1] == port)
 
 
@@ -158,9 +163,7 @@ def _silence(pid: int, is_wanted: Callable[[socket.socket], bool]) -> None:
 
 def _end(pids: Listed[int]) -> None:
     """Kill the processes and wait until none of them writes any more."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    send(pids, signal.SIGKILL)
     while any(runs(pid) for pid in pids):
         time.sleep(0.005)
 

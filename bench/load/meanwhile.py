@@ -22,7 +22,8 @@ from app.errors import GenerationFailed, PacelineError
 from app.local.client import generate
 from app.messages import Result
 from bench.chaos.clients import ClientCounts, Clients
-from bench.chaos.run import DRAIN_S, requests
+from bench.chaos.report import DRAIN_S
+from bench.chaos.run import requests
 from bench.report_header import heading, write_report
 
 ANSWER_S = 300.0  # longest wait for one answer
@@ -104,6 +105,6 @@ def _run(command: list[str], started_s: float) -> int:
 
 
 def _figures(counts: ClientCounts, started_s: float) -> dict[str, Any]:
-    longest = sorted(counts.stalls, key=lambda stall: stall[0] - stall[1])[:SILENCES]
-    silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for start, end in longest]
-    return {key: value for key, value in asdict(counts).items() if key != "stalls"} | {"silences": silences}
+    longest = sorted(counts.silences, key=lambda silence: silence[1] - silence[2])[:SILENCES]
+    silences = [{"at_s": round(start - started_s, 1), "lasted_s": round(end - start, 2)} for _, start, end in longest]
+    return asdict(counts) | {"silences": silences}

@@ -13,7 +13,7 @@ from bench.records import record_of
 from workers.deployment import Deployment
 
 SETTLE_S = 2.0  # before each measurement
-BEAT_S = 1.0
+BEAT_S = 0.5
 WRITTEN_S = 1234567890.123456  # in the place of the moment at which a commit is sent
 _WRITTEN = b"%.6f" % WRITTEN_S
 FIRST_ID, IDS = 300, 40_000  # the tokens of all texts: any of the vocabulary that are no control tokens
@@ -28,13 +28,13 @@ class Committer(threading.Thread):
         super().__init__(name="committer", daemon=True)
         self._opened, self._tick_s = opened, 1.0 / pace
         self._owner = uuid.uuid4().hex
-        self._beat()
-        self.ids = stored(opened.requests, self._owner, requests)
-        self._steps = self._write(int(pace * (seconds + 2 * SETTLE_S)) + 2)
         self._begun, self._over = threading.Event(), threading.Event()
         self._delay_s = 0.0
         self.events = self.failed = 0
-        self.start()
+        self._beat()
+        self.start()  # before the rest: without heartbeats a deployment's verifier would take the requests
+        self.ids = stored(opened.requests, self._owner, requests)
+        self._steps = self._write(int(pace * (seconds + 2 * SETTLE_S)) + 2)
 
     def begin(self, delay_s: float) -> None:
         """Commit from `delay_s` on, so that the verifiers' steps do not fall on one moment."""

@@ -13,15 +13,16 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from subprocess import PIPE, Popen
 from typing import Any
 from urllib.error import HTTPError
 
 from app.config import Settings
-from app.local.instance import ProcessId, State
+from app.local.instance import Instance, ProcessId, State
 from app.local.ports import any_free
 from app.local.process_specs import services
+from bench.chaos.deployment import enter
 from bench.help import count
 from bench.help import parser as parser_of
 from bench.load.report import spread
@@ -38,12 +39,14 @@ def main(argv: Listed[str] | None = None) -> int:
     """Measure each pace, print, write the figures; return 0 if every stream was whole and nothing grew."""
     args = parse_args(argv)
     report: dict[str, Any] = {**heading("bench streams", argv), "streams": args.streams, "paces": []}
-    with deployment(args.streams) as (opened, state):
+    with running(args.instance) if args.instance else deployment(args.streams) as (opened, state):
         for pace in args.events_per_s:
             report["paces"].append(measure(opened, state, pace, args))
             print(json.dumps({**report["paces"][-1], "processes": grew(report["paces"][-1]["processes"])}), flush=True)
     write_report(args.out, report)
-    return 1 if any(one["wrong"] or grew(one["processes"]) for one in report["paces"]) else 0
+    is_alone = args.instance is None  # else processes may grow for other reasons
+    wrong = [one["wrong"] or one["commits that failed"] for one in report["paces"]]
+    return 1 if any(wrong) or is_alone and any(grew(one["processes"]) for one in report["paces"]) else 0
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
@@ -56,11 +59,23 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0, help="measured at each pace")
     parser.add_argument("--silent-s", type=float, default=5.0, help="measured before, while nothing comes")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two samples")
+    parser.add_argument("--instance", help="a running one's web process and Redis (default: of its own)")
     add_out(parser, "streams")
     args = parser.parse_args(argv)
     if min(*args.events_per_s, args.seconds, args.silent_s, args.every) <= 0.0:
         parser.error("paces and times are more than 0")
     return args
+
+
+@contextmanager
+def running(name: str) -> Iterator[tuple[Deployment, State]]:
+    """Yield a connection to a running instance, and what runs."""
+    settings = Settings.from_env()
+    site = enter(Instance(settings.state, name), settings, seed=0)
+    state = site.instance.running()
+    assert state is not None
+    with closing(site.deployment):
+        yield site.deployment, state
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from bench.chaos import checks
 from bench.chaos.checks import left_behind
 from bench.chaos.deployment import Site, runs
 from bench.chaos.faults import FAULTS
-from bench.chaos.run import DRAIN_S, broken, parse_args, plan, storm
+from bench.chaos.report import DRAIN_S, broken
+from bench.chaos.run import parse_args, plan, storm
 from tests.workers.cluster import Cluster
 from tests.workers.records import task_record
 from workers.deployment import Deployment

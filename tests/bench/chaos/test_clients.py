@@ -83,7 +83,7 @@ def _result(status: str, token_ids: list[int]) -> dict[str, Any]:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Clients]]:
     """Make clients of a kind, by default of streams, whose requests all have one fate."""
-    monkeypatch.setattr(client, "RESUME_S", 0.2)
+    monkeypatch.setattr(chaos_clients, "RESUME_S", 0.2)
     monkeypatch.setattr(client, "RETRY_S", 0.02)
     monkeypatch.setattr(chaos_clients, "RETRY_S", 0.02)
     Api.may_go = threading.Event()
