@@ -21,6 +21,12 @@ Found = tuple[Counter[str], list[str]]
 RESULT_S = 60.0
 BELLS = 2000
 SAID = {"prompt": f"Name a bird. {CANARY}", "max_tokens": 2}
+WRONG: tuple[dict[str, Any], ...] = (
+    {"max_tokens": -1}, {"max_tokens": "many"}, {"max_tokens": 1e40}, {"temperature": float("nan")},
+    {"top_p": []}, {"prompt": "\ud800"}, {"stop": 7}, {"logit_bias": {"x": 1}}, {"allowed_token_ids": [-1]},
+    {"unknown": 1}, {"messages": []}, {"seed": 2**70}, {"stop": [""] * 9}, {"self": 1}, {"task_id": "a"},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "file:///etc/passwd"}}}},
+)  # fmt: skip
 ARGUMENTS: tuple[tuple[list[Any], dict[str, Any]], ...] = (
     ([], {}),
     ([1], {}),
@@ -31,16 +37,8 @@ ARGUMENTS: tuple[tuple[list[Any], dict[str, Any]], ...] = (
     ([[{"prompt": "a"}, 7]], {}),
     ([{"text": 7, "token_ids": 7}], {}),
     (["a"], {"prompt": 7}),
-    *(
-        ([], SAID | more)
-        for more in (
-            {"max_tokens": -1}, {"max_tokens": "many"}, {"max_tokens": 1e40}, {"temperature": float("nan")},
-            {"top_p": []}, {"prompt": "\ud800"}, {"stop": 7}, {"logit_bias": {"x": 1}}, {"allowed_token_ids": [-1]},
-            {"unknown": 1}, {"messages": []}, {"seed": 2**70}, {"stop": [""] * 9}, {"self": 1}, {"task_id": "a"},
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "file:///etc/passwd"}}}},
-        )
-    ),
-)  # fmt: skip
+    *(([], SAID | more) for more in WRONG),
+)
 NAMES = ("a\nb", "\x1b[2J", "x" * 5000, "*", "../../etc/passwd", " ", "ü", "a:b", "{}", "%s%n")
 BODIES = (b"", b"{", b"[]", b"null", b"[[],{}]", b"[[],{},{}]", b"[7,7,7]", b'[{},[],"x"]', b"[" * 100_000, b"\xff\xfe")
 LIES: tuple[dict[str, Any], ...] = (  # instead of a sound envelope's parts; None: without it
@@ -58,10 +56,12 @@ LIES: tuple[dict[str, Any], ...] = (  # instead of a sound envelope's parts; Non
     {"content-type": 7},
     {"content-encoding": "none"},
 )
+RINGS: tuple[list[Any], ...] = ([], [7], [{}], [["x"]], ["draft:nobody"], ["x" * 5000], ["a", "b"], [CANARY])
+KINDS: tuple[Any, ...] = (7, [], {}, "soon", -1e300)
 HEADERS: tuple[dict[str, Any], ...] = tuple(
     {name: wrong}
     for name in ("id", "task", "eta", "expires", "retries", "timelimit", "kwargsrepr", "root_id", "group")
-    for wrong in (7, [], {}, "soon", -1e300)
+    for wrong in KINDS
 )
 
 
@@ -100,7 +100,7 @@ def envelopes(site: Site) -> Found:
         for number, envelope in enumerate(damaged(queue, str(proof))):
             redis.lpush(queue, envelope if number % 2 else envelope.encode())
             found["sent"] += 1
-        for args in ([], [7], [{}], [["x"]], ["draft:nobody"], ["x" * 5000], ["a", "b"], [CANARY]):
+        for args in RINGS:
             site.deployment.celery.send_task(ATTEND, args=args, queue=queue, ignore_result=True)
         site.deployment.celery.send_task(f"paceline.{CANARY}", queue=queue, ignore_result=True)
         found["sent"] += 9
