@@ -61,7 +61,9 @@ def main(argv: Listed[str] | None = None) -> int:
         is_ours = instance.running() is None
         file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "keys" if is_ours else settings.keys
         keys: dict[str, str] = {}
-        for name, more in KEYS.items() if file else ():
+        for name, more in KEYS.items():
+            if file is None:
+                break
             keys[name] = add_key(file, f"doors-{name}", **more)
             stack.callback(remove_key, file, f"doors-{name}")
         if is_ours:
