@@ -56,10 +56,13 @@ class _Channel(kombu_redis.Channel):
     QoS = _QoS
 
     def _brpop_read(self, **options: Any) -> Any:
+        before = set(self.qos._delivered)
         try:
             return super()._brpop_read(**options)
         except UNREADABLE as error:  # not its text, which may hold a prompt
             log.warning("dropped an item that is no task: %s", type(error).__name__)
+            for tag in set(self.qos._delivered) - before:  # taken, then found wrong: it would hold a slot for ever
+                self.qos.ack(tag)
             raise Empty from None
 
 

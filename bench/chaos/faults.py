@@ -46,7 +46,8 @@ def _freeze(role: str) -> Fault:
 
 def _kill_template(site: Site) -> None:
     """Kill the process that the supervisor started, which may have forked the one that serves."""
-    _kill_all(site.health().processes["verify"])
+    state = site.instance.running()
+    _kill_all([process.pid for process in state.processes["verify"]] if state else [])
 
 
 @contextmanager

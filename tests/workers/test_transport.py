@@ -116,6 +116,32 @@ def test_a_message_is_delivered_again_once_its_process_is_gone_and_not_before(
     app.close()
 
 
+def test_a_task_whose_reader_fails_leaves_the_worker_free(
+    lone_deployment: Deployment, redis_client: redis.Redis
+) -> None:
+    """Celery's reader raises TypeError for an `eta` that is a number, after the message was taken."""
+    app = make_celery(lone_deployment.settings)
+    seen: list[int] = []
+
+    def read(message: Message) -> None:
+        seen.append(1 + message.payload["eta"])
+        message.ack()
+
+    connection: Connection
+    with (
+        app.connection_for_read() as connection,
+        Consumer(connection, queues=[Queue("q")], on_message=read) as consumer,
+    ):
+        consumer.qos(prefetch_count=1)
+        for eta in ("soon", 1):
+            connection.Producer().publish({"eta": eta}, routing_key="q", serializer="json")
+        _drain(connection)
+        _drain(connection)
+    assert seen == [2]
+    assert redis_client.hlen(f"{lone_deployment.settings.namespace}.unacked") == 0
+    app.close()
+
+
 @contextmanager
 def _taking_one_at_a_time(app: Celery) -> Iterator[tuple[Connection, list[Message]]]:
     """Make a connection that takes a message of queue q once the one before is released; give those it took."""

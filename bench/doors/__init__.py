@@ -1,0 +1,1 @@
+"""Send malformed input to every door of a deployment."""
