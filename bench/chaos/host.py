@@ -24,7 +24,6 @@ from bench.chaos.deployment import Site, client, runs, send
 
 WORKERS = ("web", "control", "fuse", "draft", "verify", "beat")
 STARVED_S = 5.0
-MANY = 640  # requests admitted at once: room for the 500 of "many streams" and the clients'
 POWERLESS_S = 0.7
 LOOK_S = 0.003
 DISK_BYTES = 192 * 2**20
@@ -55,8 +54,6 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
         environ |= _clock(instance)
     if "power loss" in faults:
         environ["PACELINE_DURABLE"] = "true"  # else the requests of the last second are lost with it, as documented
-    if "many streams" in faults:
-        environ["PACELINE_MAX_ACTIVE_REQUESTS"] = str(MANY)
     if "full disk" not in faults:
         yield environ
         return

@@ -17,7 +17,8 @@ HELD = 100  # slow connections of each kind
 HELD_S = 20
 HEAD = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 OVERLOAD = "--rate 20 --seconds 120 --max-tokens 48 --arms on"  # two requests a second are served well
-STREAMS = "--streams 500 --events-per-s 1 --silent-s 1"
+# Of 250 requests, which with the clients' are as many as are admitted at once.
+STREAMS = "--streams 500 --readers 2 --verifiers 5 --events-per-s 1 --silent-s 1"
 
 
 def slow_connections(site: Site) -> None:

@@ -32,6 +32,7 @@ from bench.report_header import add_out, heading, write_report
 from bench.streams.commits import SETTLE_S, Committer
 from workers.deployment import Deployment
 
+STORED_S = 10.0  # within which all requests are stored
 SMALL_CALLS = ("/healthz", "/v1/models", "/readyz")  # answered by the process alone, without a wait, and with Redis
 
 
@@ -100,6 +101,8 @@ def deployment(streams: int) -> Iterator[tuple[Deployment, State]]:
 def measure(opened: Deployment, state: State, pace: float, args: argparse.Namespace) -> dict[str, Any]:
     """Hold the streams, first silent and then at this pace."""
     web, requests = state.processes["web"][0].pid, args.streams // args.readers // args.verifiers
+    while not opened.nodes.try_lock("recover", STORED_S):  # else a sweep takes what is stored and not yet assigned
+        time.sleep(0.1)
     committers = [Committer(opened, requests, pace, args.seconds) for _ in range(args.verifiers)]
     ids = [one for committer in committers for one in committer.ids for _ in range(args.readers)]
     watcher = Watcher(lambda: state, args.every)
