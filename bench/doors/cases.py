@@ -12,14 +12,14 @@ Case = tuple[str, bytes]
 CANARY = "canary-7f3a9d1e"
 MIB = 2**20
 DEEP = 100_000
-SAID = f'"Name a bird. {CANARY}"'
+PROMPT = f'"Name a bird. {CANARY}"'
 ROUTES: dict[str, tuple[type[Any], dict[str, str]]] = {  # JSON text by field: short answers, whatever else is wrong
-    "/api/generate": (GenerateRequest, {"prompt": SAID, "max_tokens": "2", "stop": '["a","e"]'}),
+    "/api/generate": (GenerateRequest, {"prompt": PROMPT, "max_tokens": "2", "stop": '["a","e"]'}),
     "/v1/chat/completions": (
         ChatBody,
-        {"model": '"?"', "messages": f'[{{"role":"user","content":{SAID}}}]', "max_tokens": "2", "stop": '["a","e"]'},
+        {"model": '"?"', "messages": f'[{{"role":"user","content":{PROMPT}}}]', "max_tokens": "2", "stop": '["a","e"]'},
     ),
-    "/v1/completions": (CompletionBody, {"model": '"?"', "prompt": SAID, "max_tokens": "2", "stop": '["a","e"]'}),
+    "/v1/completions": (CompletionBody, {"model": '"?"', "prompt": PROMPT, "max_tokens": "2", "stop": '["a","e"]'}),
 }
 NATIVE = {"stream": '"x"', "wait": '"x"', f"unknown {CANARY}": "1"}  # fields that GenerateRequest has not
 VALUES = (

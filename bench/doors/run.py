@@ -31,7 +31,7 @@ from app.request import GenerateRequest
 from bench.chaos.deployment import Site, enter
 from bench.doors.cases import CANARY, groups
 from bench.doors.tasks import envelopes, odd_tasks, ring_at_once
-from bench.doors.tenants import KEYS, limits, strangers
+from bench.doors.tenants import KEYS, limits, other_tenants
 from bench.doors.wire import at_once, judged
 from bench.help import parser as parser_of
 from bench.systems import start_server, stop_server
@@ -105,7 +105,7 @@ def tried(site: Site, keys: dict[str, str], args: argparse.Namespace) -> list[Gr
     doors = {"tasks": odd_tasks, "envelopes": envelopes, "doorbells": ring_at_once}
     tries |= {name: partial(_in_queues, send=send, site=site) for name, send in doors.items()}
     if keys:
-        tries |= {"strangers": partial(_with_keys, send=strangers, port=port, keys=keys)}
+        tries |= {"other_tenants": partial(_with_keys, send=other_tenants, port=port, keys=keys)}
         tries |= {"limits": partial(_with_keys, send=limits, port=port, keys=keys)}
     ask = partial(generate, url, USUAL, None, api_key=key)
     expected, pids, found = ask().text, site.health().processes, []

@@ -3,7 +3,6 @@
 import base64
 import itertools
 import json
-import pickle
 import time
 import uuid
 from collections import Counter
@@ -19,8 +18,8 @@ from workers.celery_app import ATTEND, GENERATE, control_queue, mailbox_queue, p
 
 Found = tuple[Counter[str], list[str]]
 RESULT_S = 60.0
-BELLS = 2000
-SAID = {"prompt": f"Name a bird. {CANARY}", "max_tokens": 2}
+DOORBELLS = 2000
+SOUND = {"prompt": f"Name a bird. {CANARY}", "max_tokens": 2}
 WRONG: tuple[dict[str, Any], ...] = (
     {"max_tokens": -1}, {"max_tokens": "many"}, {"max_tokens": 1e40}, {"temperature": float("nan")},
     {"top_p": []}, {"prompt": "\ud800"}, {"stop": 7}, {"logit_bias": {"x": 1}}, {"allowed_token_ids": [-1]},
@@ -37,7 +36,7 @@ ARGUMENTS: tuple[tuple[list[Any], dict[str, Any]], ...] = (
     ([[{"prompt": "a"}, 7]], {}),
     ([{"text": 7, "token_ids": 7}], {}),
     (["a"], {"prompt": 7}),
-    *(([], SAID | more) for more in WRONG),
+    *(([], SOUND | more) for more in WRONG),
 )
 NAMES = ("a\nb", "\x1b[2J", "x" * 5000, "*", "../../etc/passwd", " ", "ü", "a:b", "{}", "%s%n")
 BODIES = (b"", b"{", b"[]", b"null", b"[[],{}]", b"[[],{},{}]", b"[7,7,7]", b'[{},[],"x"]', b"[" * 100_000, b"\xff\xfe")
@@ -65,14 +64,6 @@ HEADERS: tuple[dict[str, Any], ...] = tuple(
 )
 
 
-class _Pwned:
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (open, (self.path, "w"))
-
-
 def odd_tasks(site: Site) -> Found:
     """Send tasks with wrong arguments, which fail, and with odd ids, which do not."""
     found, broken, sent = Counter[str](), list[str](), list[tuple[str, str, AsyncResult[Any]]]()
@@ -80,7 +71,7 @@ def odd_tasks(site: Site) -> Found:
     for args, kwargs in ARGUMENTS:
         sent.append((repr((args, kwargs))[:80], "FAILURE", app.send_task(GENERATE, args, kwargs, queue=queue)))
     for name in NAMES:
-        one = app.send_task(GENERATE, [], SAID, queue=queue, task_id=f"{name}{uuid.uuid4().hex[:8]}")
+        one = app.send_task(GENERATE, [], SOUND, queue=queue, task_id=f"{name}{uuid.uuid4().hex[:8]}")
         sent.append((f"id {name[:20]!r}", "SUCCESS", one))
     until_s = time.monotonic() + RESULT_S
     for what, wanted, result in sent:
@@ -112,15 +103,15 @@ def envelopes(site: Site) -> Found:
 
 
 def ring_at_once(site: Site) -> Found:
-    """Ring the mailboxes' doorbells BELLS times."""
-    for mailbox in itertools.islice(itertools.cycle(mailboxes_of(site)), BELLS):
+    """Ring the mailboxes' doorbells DOORBELLS times."""
+    for mailbox in itertools.islice(itertools.cycle(mailboxes_of(site)), DOORBELLS):
         site.deployment.ring(mailbox)
-    return Counter({"sent": BELLS}), _left(site, _queues(site))
+    return Counter({"sent": DOORBELLS}), _left(site, _queues(site))
 
 
 def damaged(queue: str, proof: str) -> list[str]:
     """Make the envelopes for a queue."""
-    evil = pickle.dumps(_Pwned(proof))
+    evil = f"cio\nopen\n(V{proof}\nVw\ntR.".encode()  # a pickle by hand: open(proof, "w")
     kinds = {"content-type": "application/x-python-serialize", "content-encoding": "binary"}
     yaml = f"!!python/object/apply:builtins.open [{proof!r}, w]".encode()
     made = [
@@ -136,7 +127,7 @@ def damaged(queue: str, proof: str) -> list[str]:
 
 
 def _sound() -> bytes:
-    return json.dumps([[], SAID, {}]).encode()
+    return json.dumps([[], SOUND, {}]).encode()
 
 
 def _headers() -> dict[str, Any]:

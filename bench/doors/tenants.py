@@ -19,7 +19,7 @@ KEYS: dict[str, dict[str, Any]] = {
 Found = tuple[Counter[int], list[str]]
 
 
-def strangers(port: int, keys: dict[str, str]) -> Found:
+def other_tenants(port: int, keys: dict[str, str]) -> Found:
     """A request of another tenant is answered as an unknown one is, byte for byte."""
     mine, theirs = _key(keys["owner"]), _key(keys["stranger"])
     name = json.loads(body_of(exchange(port, _submit(mine, 400))))["id"]

@@ -31,7 +31,7 @@ def test_every_whole_request_has_the_headers_and_its_length() -> None:
     ("answer", "status"),
     [(b"HTTP/1.1 404 NOT FOUND\r\n\r\n", 404), (b"", CLOSED), (b"noise", CLOSED), (None, SILENT)],
 )
-def test_an_answer_without_a_status_is_told_from_none(answer: bytes | None, status: int) -> None:
+def test_an_answer_without_a_status_is_not_silence(answer: bytes | None, status: int) -> None:
     assert status_of(answer) == status
 
 
