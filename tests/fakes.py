@@ -149,11 +149,11 @@ class Characters:
         self.eos_ids = eos_ids
         self.context_tokens = context_tokens
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, most: int | None = None) -> list[int]:
         """Return a token a character."""
         return [ord(character) - 97 for character in text]
 
-    def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def chat(self, messages: Sequence[ChatMessage], most: int | None = None, field: str = "messages") -> list[int]:
         """Return the contents between the tokens 0 and 1."""
         return [0, *self.encode("".join(message.content for message in messages)), 1]
 

@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
 
     targets: list[StandInTarget] = []
 
-    def load(settings: Settings, tokenizer: Tokenizer) -> tuple[StandInTarget, StepCosts, Tokenizer]:
+    def load(settings: Settings, loaded: assembly.Loaded) -> tuple[StandInTarget, StepCosts, Tokenizer]:
+        tokenizer = loaded.tokenizer
         target = StandInTarget(
             given.step_s,
             vocab_size=tokenizer.vocab_size,

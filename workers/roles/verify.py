@@ -151,9 +151,12 @@ class VerifierLoop(HeartbeatTask):
         if self._verifier.sequences:
             self._worked_s = now_s
         elif self._measure is not None and self._worked_s is not None and now_s - self._worked_s >= IDLE_S:
-            if self._measure(lambda: not self._deployment.mailboxes.waiting(self._mailbox)):
+            if self._measure(self._is_left_alone):
                 self._measure = None
             self._worked_s = time.monotonic()
+
+    def _is_left_alone(self) -> bool:
+        return worker_state.should_stop is None and not self._deployment.mailboxes.waiting(self._mailbox)
 
     def _adopt(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
