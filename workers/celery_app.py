@@ -39,6 +39,7 @@ def make_celery(settings: Settings) -> Celery:
     where = RedisUrl.parse(settings.redis_url)
     broker, backend = _celery_urls(where)
     app = Celery("paceline", broker=broker, backend=backend)
+    app.Task.Request = "workers.sound_request:SoundRequest"
     sentinels = _sentinels(where)
     app.conf.update(
         task_serializer="json",

@@ -23,7 +23,7 @@ from redis.sentinel import (
 )
 
 log = logging.getLogger(__name__)
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)  # no JSON, or JSON of another shape
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # no JSON, or of another shape
 
 
 class _QoS(kombu_redis.QoS):

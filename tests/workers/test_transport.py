@@ -12,7 +12,7 @@ from kombu import Connection, Consumer, Message, Queue
 from workers.celery_app import make_celery
 from workers.deployment import Deployment
 
-ODD = ("", "{", "null", "[]", '{"a": 1}', b"\xff", "9" * 50, '{"body": "x", "properties": {}}')
+ODD = ("", "{", "null", "[]", '{"a": 1}', b"\xff", "9" * 50, "[" * 100_000, '{"body": "x", "properties": {}}')
 
 
 def test_an_item_that_is_no_task_is_dropped_and_the_next_one_read(
