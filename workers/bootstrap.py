@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from app.config import Settings
 from workers.celery_app import mailbox_queue, public_queues
 from workers.deployment import Deployment
-from workers.recovery import succeed
+from workers.recovery import recover, succeed
 from workers.roles.beat import run_beat
 from workers.service import RoleService
 from workers.tasks import doorbell
@@ -41,17 +41,23 @@ def serve(role: str, node: str, settings: Settings) -> int:
         return 0
     # Imports this role's module only: others load torch.
     module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")
-    return _run(role, node, deployment, module.serve(deployment, node))
+    service: RoleService = module.serve(deployment, node)
+    service.begin()
+    return _run(role, node, deployment, service)
 
 
 def _serve_verifier(node: str, settings: Settings, loaded: "Loaded", life: Life) -> int:
     from workers.roles import verify
 
     deployment = Deployment.open(settings, loaded.tokenizer)
-    verifier = verify.load(deployment, node, loaded=loaded, owner=life.owner)
     if life.predecessor:
         succeed(deployment, "verify", node, life.predecessor)
-    return _run("verify", node, deployment, verify.serve(deployment, node, verifier))
+    verifier = verify.load(deployment, node, loaded=loaded, owner=life.owner)
+    service = verify.serve(deployment, node, verifier)
+    service.begin()
+    if life.predecessor:
+        recover(deployment)  # what no other verifier took
+    return _run("verify", node, deployment, service)
 
 
 def _run(role: str, node: str, deployment: Deployment, service: RoleService) -> int:
@@ -60,7 +66,6 @@ def _run(role: str, node: str, deployment: Deployment, service: RoleService) -> 
     gc.collect()
     gc.freeze()  # a full collection over all loaded objects would stop requests for tenths of a second
     gc.set_threshold(GC_OBJECTS)
-    service.begin()
     for mailbox in service.doorbells:  # for mail that came while no worker was there
         deployment.ring(mailbox)
     # mailboxes first: ticks and rings are quick

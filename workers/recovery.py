@@ -63,9 +63,10 @@ def recover(deployment: Deployment) -> set[str]:
 
 
 def succeed(deployment: Deployment, kind: str, node: str, owner: str) -> None:
-    """Take over from a dead process, `owner`, before its leases end: its name, its mailbox, its requests."""
+    """Drop a dead process' leases, and place its requests at other verifiers, if there are any."""
     deployment.nodes.retire(kind, node, owner)
     deployment.mailboxes.release(mailbox_of(kind, node), owner)
+    recover(deployment)
 
 
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from app.local.children import bound_to_parent
 
 log = logging.getLogger(__name__)
-STABLE_S = 10.0
+STABLE_S = 2.0
 MOST_DEATHS = 5  # in a row, each sooner than STABLE_S: then the whole process is started again
 
 
