@@ -18,9 +18,9 @@ from pathlib import Path
 
 from app.local.instance import ProcessId
 
-FIRST_DELAY_S = 0.2  # before a restart; doubles with every death
+FIRST_DELAY_S = 0.2  # before the second restart in a row; doubles with every death
 LONGEST_DELAY_S = 5.0
-STABLE_S = 10.0  # a process that lived this long starts again at the first delay
+STABLE_S = 10.0  # a process that lived this long starts again at once
 GRACE_S = 10.0  # between the request to stop and the kill
 LOG_BYTES = 10_000_000  # a longer log is copied aside and emptied
 PR_SET_PDEATHSIG = 1
@@ -140,9 +140,9 @@ class Children:
     def _record_death(self, child: Child, now: float) -> None:
         assert child.process is not None
         stable = now - child.started_s >= STABLE_S
-        delay = FIRST_DELAY_S if stable else child.delay_s
+        delay = 0.0 if stable else child.delay_s
         child.deaths = 1 if stable else child.deaths + 1
-        child.due_s, child.delay_s = now + delay, min(2 * delay, LONGEST_DELAY_S)
+        child.due_s, child.delay_s = now + delay, max(FIRST_DELAY_S, min(2 * delay, LONGEST_DELAY_S))
         _kill_group(child.process.pid)  # its own children must not outlive it
         with self.log(child.service).open("a") as log:
             log.write(f"-- {child.service.name} ended ({child.process.returncode}); again in {delay:.1f} s\n")
