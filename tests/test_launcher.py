@@ -107,6 +107,7 @@ def test_what_the_system_refuses_is_a_sentence(clone: Path) -> None:
 INTERRUPT = """
 import os, signal
 if signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     os.kill(os.getpid(), signal.SIGINT)
 """
 
