@@ -5,7 +5,6 @@ neither torch nor transformers.
 """
 
 import argparse
-import gc
 import logging
 import signal
 import threading
@@ -35,8 +34,6 @@ def main(argv: list[str] | None = None) -> int:
         settings = Settings.from_env()
         logs.configure(settings.model_copy(update={"node": settings.node or DEFAULT_NAME}))
         tokenizer = load_tokenizer(settings)
-        gc.collect()
-        gc.freeze()  # a collection in a fork would copy every page that it looks at
         return Template().run(lambda life: _serve(settings, tokenizer, args, life))
     except (PacelineError, OSError) as error:  # no Redis, no model, port taken
         log.error("%s", error)

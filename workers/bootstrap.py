@@ -32,8 +32,6 @@ def serve(role: str, node: str, settings: Settings) -> int:
         if (loaded := load_ahead(settings, in_fork)) is not None:
             for name in (*WORKER_MODULES, "workers.roles.verify"):
                 importlib.import_module(name)
-            gc.collect()
-            gc.freeze()  # a collection in a fork would copy every page that it looks at
             return Template().run(lambda life: _serve_verifier(node, settings, loaded, life))
     deployment = Deployment.open(settings)
     if role == "beat":

@@ -4,6 +4,7 @@ The loaded process has no connection and runs nothing. A fork has none of its th
 its own anew.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -41,6 +42,8 @@ class Template:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         life, deaths = Life(uuid.uuid4().hex), 0
+        gc.collect()
+        gc.freeze()  # a collection in a fork would copy every page that it looks at
         while True:
             bind, began_s = bound_to_parent(signal.SIGKILL), time.monotonic()
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

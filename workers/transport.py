@@ -2,7 +2,7 @@
 
 kombu ends the worker on the first two, never recovers a message whose ack was lost, and delivers one again that takes
 long. Here a malformed item is dropped, a full Redis is treated like a broken connection, and a message is delivered
-again only once the process that holds it fell silent.
+again only when the process that holds it no longer renews it.
 """
 
 import logging

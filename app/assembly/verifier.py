@@ -98,8 +98,8 @@ def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], Non
     folder = target_folder(settings)
     if not is_kept(folder, settings):
         in_fork(lambda: load_target(settings))
-    if not is_kept(folder, settings):
-        return None
+        if not is_kept(folder, settings):
+            return None
     with refusing(folder):
         tokenizer = Tokenizer(folder)
         runner = target_runner(folder, settings, tokenizer.context_tokens)
