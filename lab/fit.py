@@ -27,7 +27,7 @@ def place_of(measured: dict[str, Any], streams: int) -> Setting:
     """Return the simulated setting of a deployment on one machine: all nodes on one core, a hop from the verifier."""
     place = measured["place"]
     nodes = tuple(map(tuple, place["nodes"]))
-    return Setting(streams=streams, hop_s=1e-3 * place["hop_ms"], nodes=nodes, is_one_core=True, is_hub=True)
+    return Setting(streams=streams, hop_s=1e-3 * place["hop_ms"], nodes=nodes, cores=place.get("cores", 1), is_hub=True)
 
 
 def fitted(log: Log, measured: dict[str, Any], setting: Setting, blocks: Listed[Block]) -> Setting:

@@ -83,6 +83,8 @@ def fingerprint(ends: Iterable[Listed[Snapshot]]) -> str:
 def compared(found: Figures, other: Figures) -> Figures:
     """Return stream tokens/s over another result's by way, and which ways are not close or change places.
 
+    `over off`: both results' ratios to plain decoding, of which those that differ by more than CLOSE are `apart`.
+
     Raises SystemExit where the results are of other texts.
     """
     if found["fingerprint"] != other["fingerprint"]:
@@ -90,8 +92,11 @@ def compared(found: Figures, other: Figures) -> Figures:
     new, old = ({name: own["stream_tokens_per_s"] for name, own in one["ways"].items()} for one in (found, other))
     names = [name for name in new if name in old]
     ratios = {name: round(new[name] / old[name], 3) for name in names}
+    pairs = {name: [one["ways"][name].get("over", {}).get(OFF, [1.0])[0] for one in (found, other)] for name in names}
     return {
         "ratio": ratios,
+        "over off": pairs,
+        "apart": [name for name, (a, b) in pairs.items() if abs(a - b) > CLOSE],
         "not close": [name for name in names if abs(ratios[name] - 1.0) > CLOSE],
         "change places": [[a, b] for a in names for b in names if old[a] > (1.0 + CLOSE) * old[b] and new[a] <= new[b]],
     }

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
+from dataclasses import replace
 from pathlib import Path
 
 from app.config import ROOT, THREAD_ENVIRONMENT, Settings
@@ -29,9 +30,10 @@ from bench.help import parser as parser_of
 from bench.prompts import add_prompts_file
 from bench.report_header import heading
 from lab import simulated
-from lab.deployed import deployment
+from lab.deployed import deployment, remembered
 from lab.deployed.deployment import Place
 from lab.deployed.network import MOST_HOSTS, lacking
+from lab.deployed.paced_verifier import MOST_LATE
 from lab.fit import fitted, place_of
 from lab.load import Block, Load, Runner
 from lab.process import PipelineRunner
@@ -57,7 +59,9 @@ def main(argv: Listed[str] | None = None) -> int:
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    if late := late_ways(found["ways"]):
+        print(f"paceline: more than {MOST_LATE:.0%} of the steps took longer than stated: {late}", file=sys.stderr)
+    return int(bool(late))
 
 
 def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
@@ -81,19 +85,29 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--hop-ms", type=float, default=0.5, help="one way (simulated, deployed)")
     two = parser.add_argument_group("simulated")
     two.add_argument("--log", type=Path, default=ROOT / "lab" / "data" / "four.json.gz", help="the recording")
-    two.add_argument("--costs", type=Path, help="another target's step costs, as JSON (default: the recorded)")
+    two.add_argument(
+        "--costs", type=Path, help=f"a stated target's step costs; all else costs what {simulated.LIVE.name} has"
+    )
     two.add_argument("--slowdown", type=float, default=1.0, help="of the target")
     two.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     two.add_argument("--drafter-ms", type=float, help="of a guess of each drafter in any batch (default: the recorded)")
     two.add_argument("--verifiers", type=count, default=1, help="how many there are")
     two.add_argument("--local", action="store_true", help="one process on the verifier's cores, no network")
     two.add_argument("--long", type=count, nargs="+", help="random tokens before every other prompt, these in turn")
-    two.add_argument("--like", type=Path, help="a deployed result to fit and to compare with")
+    two.add_argument("--like", type=Path, help="a deployed result to compare with, and without --costs to fit")
     three = parser.add_argument_group("deployed (needs root, iproute2 and two cores)")
     three.add_argument("--hosts", type=count, default=2, help="to which PACELINE_DRAFTERS are dealt in turn")
+    three.add_argument(
+        "--paced", type=Path, help="step costs that the target takes its time by: drafters on this machine, no root"
+    )
+    three.add_argument(
+        "--remember", action="store_true", help="where it cannot keep that pace: it generates each text once, before"
+    )
     three.add_argument("--mbit", type=float, default=100.0, help="a cable's rate, Mbit/s")
     three.add_argument("--logs", type=Path, help="keep the processes' logs in this folder")
     args = parser.parse_args(argv)
+    if args.remember and not args.paced:
+        parser.error("--remember is for --paced")
     if args.hosts > MOST_HOSTS or min(args.hop_ms, args.warm_up) < 0 or min([args.mbit, *(args.rates or ())]) <= 0.0:
         parser.error(f"there are at most {MOST_HOSTS} hosts; a hop and the warm-up are at least 0, rates are more")
     return args
@@ -113,27 +127,41 @@ def in_simulation(args: argparse.Namespace) -> Figures:
     setting = Setting(
         args.streams, args.verifiers, args.slowdown, 1e-3 * args.hop_ms, args.seed, args.local, args.drafter_slowdown
     )
-    if args.like:
-        like = json.loads(args.like.read_text())
+    like = json.loads(args.like.read_text()) if args.like else None
+    if args.costs:
+        setting = simulated.with_live_costs(setting)
+    if like and not args.costs:
         setting = fitted(log, like, place_of(like, args.streams), load)
-    found = {name: getattr(setting, name) for name in ("slowdown", "hop_s", "host_s", "trees_s", "mail_s")}
+    names = ("slowdown", "cores", "hop_s", "host_s", "trees_s", "here_s", "search_s", "mail_s", "jobs_s")
+    found = {name: getattr(setting, name) for name in names}
     runners = {way.name: simulated.SimulatedRunner(way, log, setting) for way in ways}
     return {"setting": found, **measured(runners, load, args.over)}
 
 
 def in_deployment(args: argparse.Namespace) -> Figures:
-    if why := lacking():
+    if (why := lacking()) and not args.paced:
         raise RuntimeError(f"hosts of their own: {why}")
     settings = Settings.from_env()
     ways = chosen(args.ways, map(name_of, settings.drafters))
     place = place_on(settings, args)
-    os.sched_setaffinity(0, {place.cores[1]})  # where clients are, too: the verifier has its core to itself
+    if (core := place.cores[1]) is not None:
+        os.sched_setaffinity(0, {core})  # where clients are, too: the verifier has its core to itself
     with tempfile.TemporaryDirectory() as folder:
         logs = args.logs or Path(folder)
         logs.mkdir(parents=True, exist_ok=True)
+        if args.remember:
+            prompts = {domain: own[: args.prompts + args.warm_up] for domain, own in args.texts.items()}
+            texts = remembered.generated(settings, prompts, args.max_tokens, args.paced.read_text())
+            file = logs / "texts.json"
+            file.write_bytes(remembered.TEXTS.dump_json(texts))
+            place = replace(place, texts=file)
         with deployment.opened(ways, settings, place, logs, args.max_tokens) as (runners, hop_ms):
             nodes = [[name_of(drafter) for drafter in node] for node in place.nodes]
-            found = {"nodes": nodes, "held_back_ms": args.hop_ms, "hop_ms": round(hop_ms, 4), "mbit": args.mbit}
+            found = {"nodes": nodes, "hop_ms": round(hop_ms, 4)}
+            if args.paced:
+                found |= {"paced": args.paced.name, "cores": len(os.sched_getaffinity(0))}
+            else:
+                found |= {"held_back_ms": args.hop_ms, "mbit": args.mbit}
             return {"place": found, **measured(runners, load_of(args).of(args.texts), args.over)}
 
 
@@ -160,6 +188,12 @@ def measured(runners: Mapping[str, Runner], load: Listed[Block], over: Listed[st
     }
 
 
+def late_ways(ways: Figures) -> str:
+    """List the ways of whose paced steps too many were late, with their part."""
+    parts = {name: own["paced"]["late"] / max(1, own["paced"]["steps"]) for name, own in ways.items() if "paced" in own}
+    return ", ".join(f"{name} {part:.1%}" for name, part in parts.items() if part > MOST_LATE)
+
+
 def load_of(args: argparse.Namespace) -> Load:
     return Load(args.prompts, args.warm_up, args.blocks, args.streams, args.seed, tuple(args.rates or ()), args.seconds)
 
@@ -169,7 +203,7 @@ def recording(args: argparse.Namespace) -> Log:
     texts = tuple(text.model_copy(update={"tokens": text.tokens[: args.max_tokens]}) for text in log.texts)
     log = log.model_copy(update={"texts": texts})
     if args.costs:
-        log = log.model_copy(update={"costs": args.costs.read_text()})
+        log = simulated.with_live_drafters(log.model_copy(update={"costs": args.costs.read_text()}))
     log = with_stated_drafters(log, 1e-3 * args.drafter_ms) if args.drafter_ms else log
     return lengthened(log, args.long, args.seed) if args.long else log
 
@@ -178,10 +212,12 @@ def place_on(settings: Settings, args: argparse.Namespace) -> Place:
     """Deal the drafters to hosts and choose the cores. Raises RuntimeError where there are too few of either."""
     if len(settings.drafters) < args.hosts:
         raise RuntimeError(f"{args.hosts} hosts of drafters, and PACELINE_DRAFTERS names {len(settings.drafters)}")
+    nodes = tuple(settings.drafters[i :: args.hosts] for i in range(args.hosts))
+    if args.paced:
+        return Place(nodes, paced=args.paced)
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("it needs two cores: the verifier's and the drafters'")
-    nodes = tuple(settings.drafters[i :: args.hosts] for i in range(args.hosts))
     return Place(nodes, args.hop_ms, 1e6 * args.mbit, (cores[1], cores[0]))
 
 

@@ -28,7 +28,7 @@ from lab.report import rate
 from lab.simulate.log import Log, with_stated_drafters
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
-from lab.simulated import model_free
+from lab.simulated import model_free, with_live_costs
 from lab.ways import OFF, PACE, WAYS, Variant
 
 DATA, COSTS = ROOT / "lab" / "data", ROOT / "lab" / "costs"
@@ -104,6 +104,7 @@ def rates_of(case: Case, orders: int) -> Rates:
 def rate_of(log: Log, case: Case, arm: Variant, order: int) -> float:
     """Simulate one arm in one order; return the geometric mean over the texts of tokens/s."""
     setting = Setting(case.streams, seed=order, is_local=case.is_local, drafter_slowdown=case.slowdown)
+    setting = with_live_costs(setting) if case.is_stated else setting
     world = build(log, arm, setting, lambda: model_free(log.vocab_size, case.phrases))
     world.run()
     return round(geometric_mean(map(rate, world.ends)), 4)

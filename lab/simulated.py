@@ -1,10 +1,13 @@
 """Run ways of drafting in simulations over a recording: drafters and verifiers on machines of their own."""
 
+import json
+from dataclasses import fields, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from app.assembly.fuser import phrases
-from app.config import Settings
+from app.config import ROOT, Settings
 from app.engine.weights.blocks import dense
 from app.engine.weights.resolve import drafter_folder, target_folder
 from app.engine.weights.tensors import stored_embedding
@@ -17,6 +20,8 @@ from lab.simulate.log import Log
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
 from lab.ways import Variant
+
+LIVE = ROOT / "lab" / "costs" / "live-two-cores.json"
 
 
 class SimulatedRunner:
@@ -40,6 +45,19 @@ class SimulatedRunner:
 
     def report(self) -> dict[str, Any]:
         return {"model_rounds": round(self._world.model_rounds, 3), "mean_ms": {"step": round(1e3 * self.step_s, 3)}}
+
+
+def with_live_costs(setting: Setting, file: Path = LIVE) -> Setting:
+    """Return the setting with what Python and messages took where that was measured."""
+    known = json.loads(file.read_text())
+    return replace(setting, **{field.name: known[field.name] for field in fields(setting) if field.name in known})
+
+
+def with_live_drafters(log: Log, file: Path = LIVE) -> Log:
+    """Return the recording with drafters that take what they took there."""
+    known = json.loads(file.read_text())
+    own = {"token_s": {int(batch): seconds for batch, seconds in known["token_s"].items()}, "read_s": known["read_s"]}
+    return log.model_copy(update={"drafters": {name: d.model_copy(update=own) for name, d in log.drafters.items()}})
 
 
 def prompts_of(log: Log) -> Prompts:

@@ -59,6 +59,7 @@ WAYS: Mapping[str, Variant] = {
         Variant("cosine without routing", {"plan": "cosine", "routing": "all"}),
         Variant("cosine without fusion", {"plan": "cosine", "fusion": "tree"}, without="fusion"),
         Variant("cosine without control", {"plan": "cosine", "lengths": "tree:4", "drafters_per_sequence": 2}),
+        Variant("cosine of 6, all asked", {"plan": "cosine", "lengths": "tree:6", "routing": "all"}),
         Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "always-halves"}),
         Variant("faser", {"plan": "faser"}),
         Variant("faser without overlap", {"plan": "faser", "overlap": "none"}),

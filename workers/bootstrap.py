@@ -41,7 +41,7 @@ def serve(role: str, node: str, settings: Settings) -> int:
     module = importlib.import_module(f"workers.roles.{MODULES.get(role, role)}")
     service: RoleService = module.serve(deployment, node)
     service.begin()
-    return _run(role, node, deployment, service)
+    return run(role, node, deployment, service)
 
 
 def _serve_verifier(node: str, settings: Settings, loaded: "Loaded", life: Life) -> int:
@@ -55,10 +55,11 @@ def _serve_verifier(node: str, settings: Settings, loaded: "Loaded", life: Life)
     service.begin()
     if life.predecessor:
         recover(deployment)  # what no other verifier took
-    return _run("verify", node, deployment, service)
+    return run("verify", node, deployment, service)
 
 
-def _run(role: str, node: str, deployment: Deployment, service: RoleService) -> int:
+def run(role: str, node: str, deployment: Deployment, service: RoleService) -> int:
+    """Run a service that has begun as a Celery worker, to its end; return the process's exit status."""
     settings = deployment.settings
     doorbell.register(deployment.celery, service)
     gc.collect()

@@ -49,10 +49,11 @@ log = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """A target that is loaded and not measured, with its tokenizer."""
+    """A target that is loaded, with its tokenizer; it is measured where no `costs` are stated."""
 
     tokenizer: Tokenizer
     runner: "AnyRunner | None" = None
+    costs: StepCosts | None = None
 
 
 def build_verifier(
@@ -119,7 +120,7 @@ def load_target(settings: Settings, loaded: Loaded | None = None) -> tuple[AnyRu
         tokenizer = loaded.tokenizer if loaded else Tokenizer(folder)
         runner = loaded.runner if loaded else None
         runner = runner or target_runner(folder, settings, tokenizer.context_tokens)
-        costs = measure(
+        costs = (loaded.costs if loaded else None) or measure(
             runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings, device_of(settings).type
         )
     log.info("step costs, ms by rows: %s", costs.dumps())

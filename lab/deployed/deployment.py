@@ -11,24 +11,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.config import Settings
 from app.counters import series
 from app.errors import PacelineError
+from app.local.ports import HOST as LOOPBACK
+from app.local.ports import any_free
 from app.local.process_specs import worker
 from app.local.redis_server import find_server
 from app.messages import Status
 from app.metrics import GROUP, QUEUE_WAIT, STEP, TREE
 from app.request import GenerateRequest
 from app.store.protocol import Snapshot
+from bench.load.watcher import cpu_s
+from lab.deployed import paced_verifier
 from lab.deployed.delay import measured_ms
-from lab.deployed.network import Host, entered, star
+from lab.deployed.network import Host, entered, here, star
 from lab.load import Block
 from lab.ways import Variant
 from workers.deployment import Deployment
@@ -44,12 +49,28 @@ KV_BYTES = 2**29  # a verifier's cache: there are as many verifiers as ways
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The hosts, their cores and cables: `nodes` are the drafters of each drafter's host."""
+    """The hosts, their cores and cables: `nodes` are the drafters of each drafter's host.
+
+    With `paced`, a file of step costs, verifiers take these, and all hosts are this machine, whose cores all share.
+    `texts`: a file of `lab.deployed.remembered`, which such a verifier answers from.
+    """
 
     nodes: tuple[tuple[str, ...], ...]
-    hop_ms: float  # by which bytes are held back, one way
-    bits_per_s: float
-    cores: tuple[int, int]  # the verifier's, and everything else's
+    hop_ms: float = 0.0  # by which bytes are held back, one way
+    bits_per_s: float = 0.0
+    cores: tuple[int | None, int | None] = (None, None)  # the verifier's, and everything else's
+    paced: Path | None = None
+    texts: Path | None = None
+
+
+class _Redis(NamedTuple):
+    password: str
+    port: int
+    nodes_port: int  # for drafters' hosts
+    pid: int
+
+    def url(self, host: str = LOOPBACK, port: int | None = None) -> str:
+        return f"redis://:{self.password}@{host}:{port or self.port}/0"
 
 
 @dataclass(slots=True)
@@ -59,7 +80,9 @@ class DeployedRunner:
     name: str
     deployment: Deployment
     max_tokens: int
-    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    watched: dict[str, int] = field(default_factory=dict)  # process ids whose seconds are counted
+    seconds: Counter[str] = field(default_factory=Counter)  # of cores, by process, in all blocks
     nodes: int = 0  # processes that have a heartbeat
     known: dict[str, Any] = field(default_factory=dict)  # the report, when it went to sleep last
 
@@ -69,9 +92,12 @@ class DeployedRunner:
         Raises TimeoutError, and PacelineError for a request that failed.
         """
         self._wake()
+        before = self._cpu_s()
         try:
             return self._ask(block)
         finally:
+            self.seconds.update(self._cpu_s())
+            self.seconds.subtract(before)
             self.sleep()
 
     def report(self) -> dict[str, Any]:
@@ -91,14 +117,19 @@ class DeployedRunner:
             "model_rounds": round(verifier.info["model_rounds"] / rounds, 3) if rounds else 0.0,
             "mean_ms": self._means(),
             "nodes": self._drafters(),
+            "core_s": {name: round(seconds, 2) for name, seconds in self.seconds.items()},
+            **{name: verifier.info[name] for name in ("paced",) if name in verifier.info},
         }
-        for process in self.processes:
+        for process in self.processes.values():
             process.send_signal(signal.SIGSTOP)
 
     def _wake(self) -> None:
-        for process in self.processes:
+        for process in self.processes.values():
             process.send_signal(signal.SIGCONT)
         self.wait_ready()
+
+    def _cpu_s(self) -> dict[str, float]:
+        return {name: cpu_s(pid) for name, pid in self.watched.items()}
 
     def _ask(self, block: Block) -> list[Snapshot]:
         ids: list[str] = []
@@ -138,7 +169,7 @@ class DeployedRunner:
         return found
 
     def _are_alive(self) -> bool:
-        if any(process.poll() is not None for process in self.processes):
+        if any(process.poll() is not None for process in self.processes.values()):
             raise RuntimeError(f"{self.name}: a process ended; see its log")
         return True
 
@@ -155,16 +186,16 @@ def opened(
     own = {way.name: settings_of(way, settings) for way in ways}
     with ExitStack() as stack:
         prefix = f"paceline-{os.getpid()}"
-        hub, hosts = stack.enter_context(star(prefix, len(place.nodes), place.bits_per_s))
-        password = secrets.token_urlsafe(16)
-        _start_redis(stack, hub, place, folder, password)
+        count = len(place.nodes)
+        hub, hosts = here(count) if place.paced else stack.enter_context(star(prefix, count, place.bits_per_s))
+        redis = _start_redis(stack, hub, place, folder, secrets.token_urlsafe(16))
         with entered(hosts[0]):
-            hop_ms = measured_ms((hosts[0].hub, DELAYED_PORT))
+            hop_ms = measured_ms((hosts[0].hub, redis.nodes_port))
         with entered(hub):
             found: dict[str, DeployedRunner] = {}
             for i, way in enumerate(ways):
                 changes = {
-                    "redis_url": _url(password, "127.0.0.1", REDIS_PORT),
+                    "redis_url": redis.url(),
                     "namespace": f"way-{i}",
                     "verify_threads": 1,
                     "draft_threads": 1,
@@ -172,7 +203,7 @@ def opened(
                 }
                 runner = DeployedRunner(way.name, Deployment.open(own[way.name].model_copy(update=changes)), max_tokens)
                 stack.callback(runner.deployment.close)
-                _start_way(stack, runner, hub, hosts, place, folder, password)
+                _start_way(stack, runner, hub, hosts, place, folder, redis)
                 found[way.name] = runner
             yield found, hop_ms
 
@@ -207,24 +238,29 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _url(password: str, host: str, port: int) -> str:
-    return f"redis://:{password}@{host}:{port}/0"
+def _start_redis(stack: ExitStack, hub: Host, place: Place, folder: Path, password: str) -> _Redis:
+    """Start Redis and what holds bytes back, on the drafters' core: they go first there, as if on no drafter's core.
 
-
-def _start_redis(stack: ExitStack, hub: Host, place: Place, folder: Path, password: str) -> None:
-    """Start Redis and what holds bytes back, on the drafters' core: they go first there, as if on no drafter's core."""
+    On this machine nothing holds bytes back, and nothing goes first.
+    """
     config, log = folder / "redis.conf", folder / "redis.log"
-    lines = ("bind 0.0.0.0", f"port {REDIS_PORT}", f"requirepass {password}", 'save ""', "appendonly no")
+    port = any_free() if hub.is_here else REDIS_PORT
+    bind = LOOPBACK if hub.is_here else "0.0.0.0"  # nosec B104: of a namespace
+    lines = (f"bind {bind}", f"port {port}", f"requirepass {password}", 'save ""', "appendonly no")
     with open(os.open(config, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write("\n".join((*lines, f'dir "{folder}"', "")))
     core = place.cores[1]
-    stack.callback(stop, hub.start(log, {}, str(find_server()), str(config), core=core, goes_first=True))
+    process = hub.start(log, {}, str(find_server()), str(config), core=core, goes_first=True)
+    stack.callback(stop, process)
     wait(lambda: "eady to accept" in log.read_text(), STOP_S, "Redis")
+    if hub.is_here:
+        return _Redis(password, port, port, process.pid)
     delayed = (sys.executable, "-m", "lab.deployed.delay", str(DELAYED_PORT), str(REDIS_PORT), str(place.hop_ms))
     delay = hub.start(folder / "delay.log", {}, *delayed, core=core, goes_first=True)
     stack.callback(stop, delay)
     with entered(hub):
         wait(lambda: _answers(DELAYED_PORT), STOP_S, "the process that holds bytes back")
+    return _Redis(password, port, DELAYED_PORT, process.pid)
 
 
 def _answers(port: int) -> bool:
@@ -236,23 +272,28 @@ def _answers(port: int) -> bool:
 
 
 def _start_way(
-    stack: ExitStack, runner: DeployedRunner, hub: Host, hosts: list[Host], place: Place, folder: Path, password: str
+    stack: ExitStack, runner: DeployedRunner, hub: Host, hosts: list[Host], place: Place, folder: Path, redis: _Redis
 ) -> None:  # fmt: skip
     """Start a way's processes, and let them sleep once they are ready: the next way's start alone, too."""
     settings = runner.deployment.settings
     services = [(hub, worker(role, f"{role}-1", settings, 1), place.cores[role != "verify"]) for role in ROLES]
     if settings.plan.drafts:
         for i, (host, names) in enumerate(zip(hosts, place.nodes, strict=True)):
-            url = _url(password, host.hub, DELAYED_PORT)
             drafters = tuple(name for name in names if name in settings.drafters)
-            own = settings.model_copy(update={"drafters": drafters, "redis_url": url})
+            url = redis.url(host.hub, redis.nodes_port)
+            own = settings.model_copy(update={"drafters": drafters, "redis_url": url, "machine": host.name})
             if drafters:
                 services.append((host, worker("draft", f"draft-{i + 1}", own, 1), place.cores[1]))
     for host, service, core in services:
         log = folder / f"{settings.namespace}-{service.name}.log"
-        process = host.start(log, service.env, *service.argv, core=core)
+        argv = service.argv
+        if place.paced and service.role == "verify":
+            argv = (sys.executable, "-m", paced_verifier.__name__, str(place.paced.absolute()), service.name)
+            argv += () if place.texts is None else (str(place.texts.absolute()),)
+        process = runner.processes[service.name] = host.start(log, service.env, *argv, core=core)
         stack.callback(stop, process)
-        runner.processes.append(process)
+        if place.paced:
+            runner.watched |= {service.name: process.pid, "redis": redis.pid}
     runner.nodes = len(services)
     runner.wait_ready()
     runner.sleep()

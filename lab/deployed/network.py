@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import ROOT
+from app.local.ports import HOST as LOOPBACK
 
 TOOLS = ("ip", "tc", "unshare", "hostname", "taskset", "chrt")
 MOST_HOSTS = 32  # beside the first: that many cables have addresses
@@ -27,12 +28,14 @@ CLONE_NEWNET = 0x40000000
 class Host:
     """A network namespace; its processes have its name as host name.
 
-    `address` is its own on its cable; `hub` is the first host's on it ("" for the first one).
+    `address` is its own on its cable; `hub` is the first host's on it ("" for the first one). `is_here`: this machine
+    instead.
     """
 
     name: str
     address: str
     hub: str = ""
+    is_here: bool = False
 
     def command(self, *command: str, core: int | None = None, goes_first: bool = False) -> list[str]:
         """Return the command line that runs `command` there, on one core if that is named.
@@ -41,6 +44,8 @@ class Host:
         """
         pinned = () if core is None else ("taskset", "--cpu-list", str(core))
         first = ("chrt", "--rr", "1") if goes_first else ()
+        if self.is_here:
+            return [*pinned, *command]
         named = f'hostname {self.name} && exec "$@"'
         there = ("ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c", named, "sh")
         return [*there, *first, *pinned, *command]
@@ -88,6 +93,12 @@ def star(prefix: str, count: int, bits_per_s: float | None = None) -> Iterator[t
         yield Host(names[0], others[0].hub), others
 
 
+def here(count: int) -> tuple[Host, list[Host]]:
+    """Return a host and `count` others that are all this machine, without cables."""
+    hub, *others = (Host(f"here-{i}", LOOPBACK, LOOPBACK, is_here=True) for i in range(count + 1))
+    return hub, others
+
+
 def _lay_cable(hub: str, device: str, host: Host, bits_per_s: float | None) -> None:
     peer = ("peer", "name", "cable", "netns", host.name)
     _run("ip", "-n", hub, "link", "add", device, "type", "veth", *peer)
@@ -102,6 +113,9 @@ def _lay_cable(hub: str, device: str, host: Host, bits_per_s: float | None) -> N
 @contextmanager
 def entered(host: Host) -> Iterator[None]:
     """Let this thread, and those that it starts meanwhile, connect as from `host`."""
+    if host.is_here:
+        yield
+        return
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     there = os.open(NAMESPACES / host.name, os.O_RDONLY)
     try:

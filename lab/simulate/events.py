@@ -6,7 +6,7 @@ hop later, or by links of stated latency and bandwidth. Nothing here is random.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -16,11 +16,20 @@ DELIVER, WAKE, CARRY = 0, 1, 2  # at equal times mail comes in first
 Handle = Callable[[list[Any]], float | None]  # mail in; seconds after which to be called without any, or None
 
 
-@dataclass(slots=True)
-class Core:
-    """A core that several machines share: one works at a time."""
+class Cores:
+    """Cores that machines share: as many work at a time."""
 
-    free_s: float = 0.0
+    def __init__(self, count: int = 1) -> None:
+        self._free_s = [0.0] * count
+
+    @property
+    def free_s(self) -> float:
+        """Return when the next one is free."""
+        return self._free_s[0]
+
+    def take(self, until_s: float) -> None:
+        """Take that one."""
+        heapreplace(self._free_s, until_s)
 
 
 @dataclass(slots=True)
@@ -33,7 +42,7 @@ class Machine:
     busy_s: float = 0.0  # of its work
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
-    core: Core = field(default_factory=Core)
+    cores: Cores = field(default_factory=Cores)
     since_s: float = 0.0  # when the first of its mail came
     calls_s: float = 0.0  # after its work, in which it takes no mail: round trips to a store elsewhere
 
@@ -97,8 +106,8 @@ class Network:
                 machine.mail.append(message)
                 ready_s = machine.clock.now_s + machine.calls_s
                 self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
-            elif number == machine.alarm and machine.core.free_s > self.now_s:
-                self._wake(machine, machine.core.free_s)
+            elif number == machine.alarm and machine.cores.free_s > self.now_s:
+                self._wake(machine, machine.cores.free_s)
             elif number == machine.alarm:
                 self._work(machine)
 
@@ -120,7 +129,7 @@ class Network:
         mail, machine.mail = machine.mail, []
         wait_s = machine.handle(mail)
         clock.rest()
-        machine.core.free_s = clock.now_s
+        machine.cores.take(clock.now_s)
         machine.busy_s += clock.now_s - self.now_s
         machine.alarm = -1
         if wait_s is not None:

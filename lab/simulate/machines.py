@@ -20,7 +20,7 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import MODEL_FREE
 from app.store.memory import MemoryStore
 from app.store.protocol import Node
-from lab.simulate.events import Core, Machine, Network, Wire
+from lab.simulate.events import Cores, Machine, Network, Wire
 from lab.simulate.log import Log
 from lab.simulate.models import SimClock
 from lab.simulate.pipeline_device import PipelineDevice
@@ -73,10 +73,10 @@ def build(log: Log, variant: Variant, setting: Setting, model_free: MakeModelFre
     if setting.is_local:
         _add_local(world, names)
         return world
-    core = Core() if setting.is_one_core else None
+    cores = Cores(setting.cores) if setting.cores else None
     for here in nodes:
-        _add_node(world, here, core or Core())
-    _add_fuser(world, core or Core())
+        _add_node(world, here, cores or Cores())
+    _add_fuser(world, cores or Cores())
     for name in _verifiers(setting):
         _add_verifier(world, name)
     _add_beat(world)
@@ -154,7 +154,7 @@ def _add_gate(world: World) -> None:
 
 def _add_verifier(world: World, name: str) -> None:
     clock = SimClock()
-    verifier, fuser = verifier_of(world, name, clock), fuser_of(world)
+    verifier, fuser, setting = verifier_of(world, name, clock), fuser_of(world), world.setting
     verifier.segment.follow(_pool(world, name), world.policy)
 
     def handle(mail: list[ToVerifier]) -> float | None:
@@ -162,11 +162,17 @@ def _add_verifier(world: World, name: str) -> None:
             verifier.segment.adopt(message.adopt)
             verifier.segment.receive(message.trees)
         verifier.segment.follow(verifier.segment.speculation.pool, world.policy)
-        jobs, trees = draft_here(fuser, name, verifier.segment.step(clock.time()))
-        clock.run(name, world.setting.host_s * bool(verifier.segment.stepped) + world.setting.trees_s * bool(mail))
-        if trees:
-            clock.run(FUSE, FUSE_S)
-            verifier.segment.receive(shaped(world, trees))
+        wanted = verifier.segment.step(clock.time())
+        jobs, trees = draft_here(fuser, name, wanted)
+        searches = len({job.request_id for job in wanted}) if world.settings.plan.overlap == "joint" else 0
+        clock.run(
+            name,
+            setting.host_s * bool(verifier.segment.stepped)
+            + setting.trees_s * bool(mail)
+            + setting.search_s * searches
+            + (FUSE_S * bool(trees) + setting.here_s * len(trees)),
+        )
+        verifier.segment.receive(shaped(world, trees))
         _send_jobs(world, jobs, clock.time())
         _go_on(world, verifier)
         return verifier.segment.wait_s(clock.time())
@@ -180,10 +186,10 @@ def _go_on(world: World, verifier: SimVerifier) -> None:
         world.ended.append(record)
         verifier.requests -= 1
         if not world.is_open:
-            world.admit(verifier.clock.time())
+            world.admit(verifier.clock.time() + world.setting.again_s)
 
 
-def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
+def _add_node(world: World, names: tuple[str, ...], cores: Cores) -> None:
     mailbox = _node_of(names)
     clock = SimClock()
     segment, fuser = node_of(world, names, mailbox, clock), fuser_of(world)
@@ -194,7 +200,7 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
-        clock.run("mail", world.setting.mail_s * bool(mail))
+        clock.run("mail", world.setting.mail_s * bool(mail) + world.setting.jobs_s * bool(jobs))
         clock.rest()
         drafts, trees = draft_and_fuse(segment, fuser, jobs)
         _send_trees(world, trees, clock.time())
@@ -204,10 +210,10 @@ def _add_node(world: World, names: tuple[str, ...], core: Core) -> None:
         return 0.0 if segment.has_ahead else None
 
     calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
-    world.network.add(Machine(mailbox, clock, handle, core=core, calls_s=calls_s))
+    world.network.add(Machine(mailbox, clock, handle, cores=cores, calls_s=calls_s))
 
 
-def _add_fuser(world: World, core: Core) -> None:
+def _add_fuser(world: World, cores: Cores) -> None:
     clock = SimClock()
     segment = fuser_of(world)
 
@@ -223,7 +229,7 @@ def _add_fuser(world: World, core: Core) -> None:
         _send_trees(world, trees, clock.time(), _near_s(world))
         return segment.wait_s(clock.time())
 
-    world.network.add(Machine(FUSE, clock, handle, core=core))
+    world.network.add(Machine(FUSE, clock, handle, cores=cores))
 
 
 def _add_beat(world: World) -> None:

@@ -56,11 +56,15 @@ class Setting:
     drafter_slowdown: float = 1.0  # how much slower model drafters are than measured
     shared: Sharing | None = None  # one device for the target and its drafters
     nodes: tuple[tuple[str, ...], ...] = ()  # the drafters of each node; none: each drafter on a node of its own
-    is_one_core: bool = False  # do all nodes and the fuser wait for one core?
+    cores: int = 0  # that all nodes and the fuser share; 0: each has its own
     is_hub: bool = False  # verifiers, fuser and store are on one host, and nodes and their calls a hop away
     host_s: float = 0.0  # of a verifier's Python in a round, beside the target
     trees_s: float = 0.0  # more of it in a round with mail
+    here_s: float = 0.0  # more of it for each tree that it drafts itself
+    search_s: float = 0.0  # more of it for each sequence whose length FASER's controller searches
     mail_s: float = 0.0  # of a node or fuser for a batch of mail
+    jobs_s: float = 0.0  # more of a node for one with jobs
+    again_s: float = 0.0  # of a client, from the end of a request to its next one
     # By drafter, and of all verifiers together under VERIFIERS, to the fuser in the centre; none: a hop for all.
     links: Mapping[str, Link] = field(default_factory=dict)
     stages: int = 1  # devices in a row that a step passes, each with a part of the target

@@ -15,7 +15,7 @@ from lab.ways import OFF, WAYS
 from tests.lab.simulate.made import made_log
 
 TRUE = Setting(
-    streams=1, hop_s=0.002, nodes=(("coder",), ("writer",)), is_one_core=True, is_hub=True, slowdown=1.5, host_s=0.003,
+    streams=1, hop_s=0.002, nodes=(("coder",), ("writer",)), cores=1, is_hub=True, slowdown=1.5, host_s=0.003,
     trees_s=0.0015, mail_s=0.001,
 )  # fmt: skip
 NAMES = (OFF, "vanilla", "specinfer")

@@ -58,6 +58,8 @@ def test_a_result_is_compared_with_another_of_the_same_texts(log: Log) -> None:
     found = compared(second, first)
     assert found["ratio"][OFF] == pytest.approx(0.833, abs=0.002)
     assert OFF in found["not close"]
+    off, chains = found["over off"].values()
+    assert off == [1.0, 1.0] and chains[0] == second["ways"]["vanilla"]["over"][OFF][0] and not found["apart"]
     first["compared"] = compared(first, second)
     assert table(first).splitlines()[2].endswith("| 1.20 |")
     with pytest.raises(SystemExit, match="other texts"):

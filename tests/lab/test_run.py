@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.config import ROOT
 from lab.run import main
 from tests.lab.simulate.made import STEP_S, made_log
 from tests.workers.tiny import make_model
@@ -50,8 +51,19 @@ def test_a_simulation_is_fitted_to_a_result(recorded: list[str], tmp_path: Path)
     like.write_text(json.dumps(deployed))
     assert main([*recorded, "--ways", "vanilla", "cosine", "--like", str(like), "--out", str(out)]) == 0
     found = json.loads(out.read_text())
+    assert found["compared"]["over off"]["vanilla"][0] == pytest.approx(
+        found["compared"]["over off"]["vanilla"][1], abs=0.1
+    )
+    assert not found["compared"]["apart"]
     assert found["setting"]["slowdown"] == pytest.approx(1.5, rel=0.02)
     assert found["compared"]["ratio"].keys() == {"off", "vanilla"} and not found["compared"]["not close"]
+
+
+def test_beside_a_stated_target_everything_costs_what_was_measured(recorded: list[str], tmp_path: Path) -> None:
+    stated, out = ROOT / "lab" / "costs" / "stated-30ms.json", tmp_path / "out.json"
+    assert main([*recorded, "--ways", "vanilla", "--costs", str(stated), "--out", str(out)]) == 0
+    setting = json.loads(out.read_text())["setting"]
+    assert all(setting[name] > 0.0 for name in ("host_s", "trees_s", "mail_s", "jobs_s", "cores"))
 
 
 def test_a_tiny_target_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,10 +166,31 @@ def test_the_adaptive_length_is_near_the_longest_where_rows_are_cheap(log: Log) 
     assert total_s[PACE] < 1.05 * min(fixed_s)
 
 
-def test_nodes_on_one_core_wait_for_each_other(log: Log) -> None:
-    shared, own = (run(log, WAYS["specinfer"], streams=1, is_one_core=is_one) for is_one in (True, False))
+def test_nodes_on_one_core_wait_for_each_other_and_on_two_not(log: Log) -> None:
+    shared, two, own = (run(log, WAYS["specinfer"], streams=1, cores=cores) for cores in (1, 2, 0))
     rounds = shared.rounds - len(shared.ends)
     assert shared.seconds - own.seconds == pytest.approx(rounds * 4 * TOKEN_S, rel=0.3)
+    assert two.seconds == pytest.approx(own.seconds), "a core for each of the two nodes"
+
+
+def test_python_is_charged_where_it_runs(log: Log) -> None:
+    only = log.model_copy(update={"texts": log.texts[:1]})
+    tables = Variant("", drafters=())  # which do not draft in each round
+
+    def slower(way: Variant, **more: float) -> tuple[float, int]:
+        found, free = run(only, way, streams=1, **more), run(only, way, streams=1)
+        assert found.tokens_a_round == free.tokens_a_round, "the same rounds"
+        return found.seconds - free.seconds, found.rounds - 1
+
+    for way, costs in (
+        (PLAIN, {"host_s": 0.001}),
+        (fixed("coder", 3), {"jobs_s": 0.001}),
+        (tables, {"here_s": 0.001}),
+        (Variant("", {"plan": "faser", "lengths": "fixed:3"}), {"search_s": 0.001}),
+    ):
+        seconds, rounds = slower(way, **costs)
+        assert 0.3 < seconds / (0.001 * rounds) < 1.15, costs
+    assert slower(WAYS["specinfer"], mail_s=0.001, cores=1)[0] > 1.5 * slower(fixed("coder", 3), mail_s=0.001)[0]
 
 
 def test_a_node_that_calls_a_store_elsewhere_takes_mail_a_trip_later() -> None:
