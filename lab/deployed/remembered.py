@@ -4,12 +4,9 @@ For a machine that cannot compute a stated device's steps in their time. A text 
 """
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from app.assembly.devices import target_runner
 from app.assembly.local import Models, build_local
@@ -20,20 +17,17 @@ from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.target import StepOnCollect
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
-from app.request import GenerateRequest, Sampling, SpeculationBounds, TokenLogprobs
+from app.request import GenerateRequest, SpeculationBounds
 from app.state import BatchEntry
 from bench.prompts import Prompts
+from lab.simulate.log import Text
+from lab.simulate.models import MEMORY_TOKENS, LogRows, LogTarget
 
-CACHED_TOKENS = 2**20
-OFF = SpeculationBounds(enabled=False)
 
+class Remembered(Text):
+    """A text with the target's last hidden state where it chose each token, hexadecimal."""
 
-class Remembered(BaseModel):
-    """A prompt, the target's text, and its last hidden state where it chose each token."""
-
-    prompt_ids: tuple[int, ...]
-    tokens: tuple[int, ...]
-    states: tuple[str | None, ...]  # hexadecimal
+    states: tuple[str | None, ...]
 
 
 TEXTS = TypeAdapter(tuple[Remembered, ...])
@@ -41,83 +35,56 @@ TEXTS = TypeAdapter(tuple[Remembered, ...])
 
 def generated(settings: Settings, prompts: Prompts, max_tokens: int, costs: str) -> tuple[Remembered, ...]:
     """Generate all texts by plain decoding; `costs`: step costs as JSON. Raises ModelRefused."""
-    folder = target_folder(settings)
+    folder, off = target_folder(settings), SpeculationBounds(enabled=False)
     tokenizer = Tokenizer(folder)
     runner = target_runner(folder, settings, tokenizer.context_tokens)
     pipeline = build_local(settings, Models(runner, costs, {}, tokenizer))
-    wanted = [
-        GenerateRequest(prompt=one, max_tokens=max_tokens, speculation=OFF) for own in prompts.values() for one in own
+    asked = [(domain, prompt) for domain, own in prompts.items() for prompt in own]
+    records = [
+        pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off), settings)
+        for _, prompt in asked
     ]
-    records = [pipeline.submit(request, settings) for request in wanted]
-    states: dict[str, dict[int, str | None]] = {record.id: {} for record in records}
-    sequences = pipeline.verifier.sequences
-    while sequences:
+    states: dict[tuple[str, int], str] = {}
+    while sequences := pipeline.verifier.sequences.all():
         pipeline.step()
-        for request_id, sequence in sequences.items():
-            state = sequence.kv.state
-            states[request_id][sequence.generated - 1] = state.hex() if state else None
+        for sequence in sequences:
+            states[sequence.record.id, sequence.generated] = (sequence.kv.state or b"").hex()
     ends = [pipeline.store.snapshot(record.id) for record in records]
     return tuple(
         Remembered(
+            domain=domain,
             prompt_ids=end.record.prompt_ids,
             tokens=end.tokens,
-            states=tuple(states[end.record.id].get(i) for i in range(len(end.tokens))),
+            states=tuple(states.get((end.record.id, i + 1)) for i in range(len(end.tokens))),
         )
-        for end in ends
+        for (domain, _), end in zip(asked, ends, strict=True)
     )
 
 
-class RememberedTarget(PagedRunner):
-    """A target (`app.engine.target.Target`) that has its texts by heart, and knows no others."""
+class RememberedTarget(LogTarget):
+    """A target that has its texts by heart, and knows no others. Its steps take no time."""
 
     def __init__(self, texts: Iterable[Remembered]) -> None:
-        super().__init__(PagePool(CACHED_TOKENS // PAGE_TOKENS, PAGE_TOKENS), shares=False)
-        self._texts = tuple(texts)
-        self._known: dict[str, Remembered] = {}  # by request
-
-    def try_reserve(self, work: BatchEntry) -> bool:
-        return self.pool.try_grow(work.sequence.pages, work.start + len(work.tokens) + len(work.tree))
+        PagedRunner.__init__(self, PagePool(MEMORY_TOKENS // PAGE_TOKENS, PAGE_TOKENS), shares=False)
+        self._remembered = tuple(texts)
+        self._by_request: dict[str, Remembered] = {}
 
     def launch(self, works: list[BatchEntry]) -> StepOnCollect:
-        return StepOnCollect(partial(self._rows, works))
-
-    def accept(self, work: BatchEntry, path: list[int]) -> None:
-        self._keep(work, work.start + len(work.tokens) + len(path))
-
-    def _rows(self, works: list[BatchEntry]) -> "list[RememberedRows | None]":
-        return [RememberedRows(self._text(work), work) if work.final else None for work in works]
+        return StepOnCollect(lambda: [RememberedRows(self._text(work), work) if work.final else None for work in works])
 
     def _text(self, work: BatchEntry) -> Remembered:
-        sequence = work.sequence
-        if sequence.id not in self._known:
-            tokens = tuple(sequence.tokens)
-            self._known[sequence.id] = next(
-                text for text in self._texts if tokens[: len(text.prompt_ids)] == text.prompt_ids
-            )
-        return self._known[sequence.id]
-
-    def _clear(self, pages: list[int]) -> None:
-        """Do nothing: the pages hold no numbers."""
+        request_id, tokens = work.sequence.id, tuple(work.sequence.tokens)
+        if request_id not in self._by_request:
+            fits = (text for text in self._remembered if tokens[: len(text.prompt_ids)] == text.prompt_ids)
+            self._by_request[request_id] = next(fits)
+        return self._by_request[request_id]
 
 
 @dataclass(frozen=True, slots=True)
-class RememberedRows:
-    """The rows of an entry by its text; those off the accepted path are never read."""
-
+class RememberedRows(LogRows):
     text: Remembered
     work: BatchEntry
 
-    def token(
-        self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
-    ) -> int:
-        return self.text.tokens[position - len(self.text.prompt_ids)]
-
-    def logprobs(
-        self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
-    ) -> TokenLogprobs:
-        raise NotImplementedError("nothing remembers any")
-
     def state(self, node: int) -> bytes | None:
         at = len(self.work.sequence.tokens) - len(self.text.prompt_ids) + self.work.tree.depths()[node]
-        state = self.text.states[at]
-        return bytes.fromhex(state) if state else None
+        return bytes.fromhex(self.text.states[at] or "") or None
