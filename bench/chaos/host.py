@@ -57,12 +57,12 @@ def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, 
     if "full disk" not in faults:
         yield environ
         return
-    instance.redis.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.redis], check=True)
+    instance.folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.folder], check=True)
     try:
         yield environ
     finally:
-        subprocess.run(["umount", "-l", instance.redis], check=True)  # a file may still be open for a moment
+        subprocess.run(["umount", "-l", instance.folder], check=True)  # a file may still be open for a moment
 
 
 def power_loss(site: Site) -> None:
@@ -90,13 +90,12 @@ def power_loss(site: Site) -> None:
 
 
 def full_disk(site: Site) -> None:
-    """Fill the disk where Redis keeps its file."""
-    ballast = site.instance.redis / "ballast"
+    """Fill the disk of the state folder: Redis' file, logs and all else."""
+    ballast = site.instance.folder / "ballast"
     try:
-        with ballast.open("wb") as file, suppress(OSError):
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
             while True:
-                file.write(bytes(2**16))
-                file.flush()
+                file.write(bytes(2**12))
         time.sleep(STARVED_S)
     finally:
         ballast.unlink()
