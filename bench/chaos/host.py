@@ -49,20 +49,18 @@ def lacking(fault: str, other: Path | None = None) -> str | None:
 def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, str]]:
     """Prepare the host for these faults while the instance runs; yield its processes' extra environment variables.
     Raises CalledProcessError when a file system for "full disk" cannot be mounted."""
-    environ: dict[str, str] = {}
-    if "clock jumps" in faults:
-        environ |= _clock(instance)
+    instance.folder.mkdir(parents=True, exist_ok=True)
+    has_disk = "full disk" in faults
+    if has_disk:  # first, for it hides what lies in the folder
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.folder], check=True)
+    environ = _clock(instance) if "clock jumps" in faults else {}
     if "power loss" in faults:
         environ["PACELINE_DURABLE"] = "true"  # else the requests of the last second are lost with it, as documented
-    if "full disk" not in faults:
-        yield environ
-        return
-    instance.folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.folder], check=True)
     try:
         yield environ
     finally:
-        subprocess.run(["umount", "-l", instance.folder], check=True)  # a file may still be open for a moment
+        if has_disk:
+            subprocess.run(["umount", "-l", instance.folder], check=True)  # a file may still be open for a moment
 
 
 def power_loss(site: Site) -> None:
