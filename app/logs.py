@@ -9,6 +9,7 @@ A record's other attributes are left out: Celery puts a task's arguments there.
 import copy
 import json
 import logging
+import sys
 import threading
 import time
 import traceback
@@ -66,6 +67,10 @@ class OneTraceback(logging.StreamHandler[TextIO]):
                 del self._seen[next(iter(self._seen))]
             self._seen[lines] = _Seen(now, name)
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # no room for a line: none for a traceback about it either
+            super().handleError(record)
 
     def close(self) -> None:
         for seen in self._seen.values():

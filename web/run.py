@@ -48,8 +48,7 @@ def _serve(settings: Settings, tokenizer: Tokenizer, args: argparse.Namespace, l
     streams = settings.max_active_requests + MAX_READERS
     server = WebServer(create_app(deployment, stopping, leaving, [host, *args.name]), host, args.port, streams)
     heartbeat = Heartbeat(deployment, KIND, name, owner=life.owner)
-    if life.predecessor:
-        succeed(deployment, KIND, name, life.predecessor)
+    succeed(deployment, KIND, name, life.predecessor)
     heartbeat.begin([deployment.exchange_stats(deployment.counters), HistoryWriter(deployment)])
     log.info("serving on http://%s:%d", host, server.port)
     try:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import waitress
 from flask import Flask
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 
 from web.api.http_io import WRITER, Writer
 from web.factory import MAX_BODY_BYTES
@@ -45,6 +47,7 @@ class WebServer:
             * MAX_BODY_BYTES,  # up to this Flask refuses with JSON, beyond it waitress with plain text
             ident="paceline",
         )
+        self._server.channel_class = _Channel
 
     def serve(self, stopping: Flag, leaving: Flag | None = None, drain_s: float = 0.0) -> None:
         """Serve until `stopping`, which ends streams; then wait up to five seconds for requests.
@@ -75,6 +78,21 @@ class WebServer:
     def _is_busy(self) -> bool:
         channels = [*self._server.active_channels.values()]
         return any(one.request or one.requests or one.total_outbufs_len for one in channels)
+
+
+class RequestParser(HTTPRequestParser):
+    path = ""  # waitress logs it when a client has left, even of a request without a sound first line
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Refuse a request whose end another program may see elsewhere (RFC 9112, 6.1); that closes the connection."""
+        super().parse_header(header_plus)
+        is_old = "TRANSFER_ENCODING" in self.headers  # of HTTP/1.1 that header is taken away when it is read
+        if is_old or (self.chunked and "CONTENT_LENGTH" in self.headers):
+            raise ParsingError("Transfer-Encoding goes neither with Content-Length nor with HTTP/1.0")
+
+
+class _Channel(HTTPChannel):
+    parser_class = RequestParser
 
 
 def with_writer(app: "WSGIApplication") -> "WSGIApplication":

@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 
 def serve(role: str, node: str, settings: Settings) -> int:
-    """Return the process's exit status. A verifier is forked from a template where it can be."""
+    """Return the process's exit status. A verifier is forked from a template where its target can be."""
     if role == "verify":
         from app.assembly.verifier import load_ahead  # torch, as below
 
-        if (loaded := load_ahead(settings, in_fork)) is not None:
-            for name in (*WORKER_MODULES, "workers.roles.verify"):
-                importlib.import_module(name)
-            return Template().run(lambda life: _serve_verifier(node, settings, loaded, life))
+        loaded = load_ahead(settings, in_fork)
+        for name in (*WORKER_MODULES, "workers.roles.verify"):
+            importlib.import_module(name)
+        return Template().run(lambda life: _serve_verifier(node, settings, loaded, life), forks=loaded.forks)
     deployment = Deployment.open(settings)
     if role == "beat":
         run_beat(deployment, node)
@@ -48,8 +48,7 @@ def _serve_verifier(node: str, settings: Settings, loaded: "Loaded", life: Life)
     from workers.roles import verify
 
     deployment = Deployment.open(settings, loaded.tokenizer)
-    if life.predecessor:
-        succeed(deployment, "verify", node, life.predecessor)
+    succeed(deployment, "verify", node, life.predecessor)
     verifier = verify.load(deployment, node, loaded=loaded, owner=life.owner)
     service = verify.serve(deployment, node, verifier)
     service.begin()

@@ -7,7 +7,7 @@ One Redis for broker and results, JSON only, one task at a time. `workers/bootst
 from typing import Any
 from urllib.parse import quote
 
-from celery import Celery
+from celery import Celery, Task
 
 from app.config import Settings
 from app.errors import StoreUnavailable
@@ -32,14 +32,21 @@ _ALERT = {
 VISIBILITY_S = 10.0  # a task that no process has held for so long (workers/transport.py) is delivered again
 
 
+class _Task(Task):
+    Request = "workers.sound_request:SoundRequest"
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Take `self` among the keyword arguments, for which Celery's own raises TypeError."""
+        return self.run(*args, **kwargs)
+
+
 def make_celery(settings: Settings) -> Celery:
     """Raises StoreUnavailable without a URL."""
     if settings.redis_url is None:
         raise StoreUnavailable("PACELINE_REDIS_URL is not set: set it, or let `paceline up` start a Redis")
     where = RedisUrl.parse(settings.redis_url)
     broker, backend = _celery_urls(where)
-    app = Celery("paceline", broker=broker, backend=backend)
-    app.Task.Request = "workers.sound_request:SoundRequest"
+    app = Celery("paceline", broker=broker, backend=backend, task_cls=_Task)
     sentinels = _sentinels(where)
     app.conf.update(
         task_serializer="json",

@@ -63,10 +63,11 @@ def recover(deployment: Deployment) -> set[str]:
 
 
 def succeed(deployment: Deployment, kind: str, node: str, owner: str) -> None:
-    """Drop a dead process' leases, and place its requests at other verifiers, if there are any."""
-    deployment.nodes.retire(kind, node, owner)
-    deployment.mailboxes.release(mailbox_of(kind, node), owner)
-    recover(deployment)
+    """Drop a dead process' leases, and place its requests at other verifiers, if there are any; '' is no process."""
+    if owner:
+        deployment.nodes.retire(kind, node, owner)
+        deployment.mailboxes.release(mailbox_of(kind, node), owner)
+        recover(deployment)
 
 
 def give_up(deployment: Deployment, request_id: str, strikes: int) -> None:

@@ -32,12 +32,13 @@ class Template:
         self._worker = 0  # process id
         self._stopping = False
 
-    def run(self, serve: Callable[[Life], int]) -> int:
+    def run(self, serve: Callable[[Life], int], *, forks: bool = True) -> int:
         """Return, in each fork, what `serve` returns there, and here the exit status when all is over.
 
-        A worker that ends by itself, or fails, is not replaced: its supervisor starts all again.
+        A worker that ends by itself, or fails, is not replaced: its supervisor starts all again. If not `forks`, this
+        process is the worker.
         """
-        if sys.platform != "linux":  # elsewhere a fork would outlive its killed template
+        if not forks or sys.platform != "linux":  # elsewhere a fork would outlive its killed template
             return serve(Life(uuid.uuid4().hex))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)

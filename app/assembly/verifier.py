@@ -53,6 +53,7 @@ class Loaded(NamedTuple):
 
     tokenizer: Tokenizer
     runner: "AnyRunner | None" = None
+    forks: bool = False  # a process that has loaded it may be forked
     costs: StepCosts | None = None
 
 
@@ -89,28 +90,25 @@ def build_verifier(
     )
 
 
-def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], None]) -> Loaded | None:
-    """Load what forked verifiers share, and run nothing; None on a GPU or by torch, whose threads do not fork.
+def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], None]) -> Loaded:
+    """Load the target, and what its forks share if it is compiled: torch's threads and a GPU do not fork.
 
     `in_fork` does what only a first start does. Raises ModelRefused.
     """
-    if device_of(settings).type != "cpu":
-        return None
     folder = target_folder(settings)
-    if not is_kept(folder, settings):
+    if device_of(settings).type == "cpu" and not is_kept(folder, settings):
         in_fork(lambda: load_target(settings))
-        if not is_kept(folder, settings):
-            return None
+    forks = is_kept(folder, settings)  # else loading runs it by torch first
     with refusing(folder):
         tokenizer = Tokenizer(folder)
         runner = target_runner(folder, settings, tokenizer.context_tokens)
-    if not isinstance(runner, ModelRunner) or not isinstance(runner.model, FusedForward):
-        return None
+    if not (forks and isinstance(runner, ModelRunner) and isinstance(runner.model, FusedForward)):
+        return Loaded(tokenizer, runner)
     tokenizer.grammars.prepare()
     pruning(runner, folder, settings)
     build_fuser(settings, tokenizer, MemoryStore(ttl_s=settings.request_ttl_s))
     forget_files(folder)
-    return Loaded(tokenizer, runner)
+    return Loaded(tokenizer, runner, forks=True)
 
 
 def load_target(settings: Settings, loaded: Loaded | None = None) -> tuple[AnyRunner, StepCosts, Tokenizer]:

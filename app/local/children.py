@@ -62,6 +62,7 @@ class Children:
     def __init__(self, logs: Path, changed: Callable[["Children"], None] = lambda _: None) -> None:
         self._logs = logs
         self._changed = changed
+        self._is_reported = True
         self._children: list[Child] = []
 
     def start(self, services: Sequence[Service]) -> None:
@@ -83,8 +84,8 @@ class Children:
                 self._spawn(child)
                 changed = True
             _bound(self.log(child.service))
-        if changed:
-            self._changed(self)
+        if changed or not self._is_reported:
+            self._report()
 
     def pause(self, longest_s: float) -> float:
         due = [child.due_s for child in self._children if child.process is None]
@@ -116,10 +117,17 @@ class Children:
         for _, group in groupby(by_order, key=lambda child: child.service.stop_order):
             _stop([child.process for child in group if child.process is not None], grace_s)
         self._children = []
-        self._changed(self)
+        self._report()
 
     def log(self, service: Service) -> Path:
         return self._logs / f"{service.name}.log"
+
+    def _report(self) -> None:
+        """Report the processes; what a full disk prevents comes with the next `tend`."""
+        self._is_reported = False
+        with suppress(OSError):
+            self._changed(self)
+            self._is_reported = True
 
     def _spawn(self, child: Child) -> None:
         service = child.service
@@ -144,7 +152,7 @@ class Children:
         child.deaths = 1 if stable else child.deaths + 1
         child.due_s, child.delay_s = now + delay, max(FIRST_DELAY_S, min(2 * delay, LONGEST_DELAY_S))
         _kill_group(child.process.pid)  # its own children must not outlive it
-        with self.log(child.service).open("a") as log:
+        with suppress(OSError), self.log(child.service).open("a") as log:  # a full disk must not end the rest
             log.write(f"-- {child.service.name} ended ({child.process.returncode}); again in {delay:.1f} s\n")
         child.process = None
 

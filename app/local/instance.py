@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,10 +80,10 @@ class Instance:
     def write(self, state: State) -> None:
         """Replace state.json in one step; only its owner can read it, since the Redis URL holds a password."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor, path = tempfile.mkstemp(prefix=".state-", dir=self.folder)  # mkstemp makes it 0600
-        with os.fdopen(descriptor, "w") as file:
+        scratch = self.folder / ".state.json.part"  # always the same: a full disk leaves one
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(state.model_dump_json())
-        os.replace(path, self._state)
+        os.replace(scratch, self._state)
 
     def read(self) -> State | None:
         """Read the state that was written last, even by a supervisor that is dead."""

@@ -16,6 +16,7 @@ from app.errors import InstanceError, StoreUnavailable
 from app.local.children import Service
 from app.local.instance import Instance
 from app.local.ports import HOST, any_free, is_free
+from app.store.append_only_file import close_gaps
 from app.store.connect import connect
 
 ROLE = "redis"
@@ -25,6 +26,8 @@ STOP_ORDER = 2  # after the web server and the workers, which write to it until 
 def embedded_redis(instance: Instance) -> tuple[Service, str]:
     """Prepare the server of an instance, and its URL. The port stays the same over restarts if it is free."""
     instance.redis.mkdir(parents=True, exist_ok=True)
+    for path in instance.redis.glob("appendonlydir/*.incr.aof"):
+        close_gaps(path)
     password = _kept(instance.folder / "redis-password", r"[!-~]+", secrets.token_urlsafe(24))
     port_file = instance.folder / "redis-port"
     port = int(_kept(port_file, r"[1-9]\d{0,4}", str(any_free())))

@@ -1,19 +1,57 @@
 """Rewrite Redis' append-only file after a failed write to its disk.
 
-Valkey 9.1 would cut a rewritten file at the wrong place, and its next start would fail
+Valkey 9.1 goes on behind a gap of zeros in a file that it had rewritten, and its next start would fail
 (`tests/app/store/test_append_only_file.py`).
 """
 
 import logging
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
+from app.system import make_whole
+
 log = logging.getLogger(__name__)
 REFUSED = "errorstat_MISCONF"  # calls that the server refused because it could not write to its disk
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it takes room, and may fill the disk itself
+
+_WORDS, _LENGTH, _GAP = re.compile(rb"\*(\d+)\r\n"), re.compile(rb"\$(\d+)\r\n"), re.compile(rb"\0+")
+
+
+def close_gaps(path: Path) -> None:
+    """Cut the zeros between commands out of a stopped server's file; all else stays, a broken end included."""
+    data = path.read_bytes()
+    if b"\0" not in data:
+        return
+    pieces, begin, at = list[bytes](), 0, 0
+    while at < len(data):
+        if gap := _GAP.match(data, at):
+            pieces.append(data[begin:at])
+            begin = at = gap.end()
+        elif (end := _end_of_command(data, at)) is None:
+            break
+        else:
+            at = end
+    if pieces:
+        whole = b"".join([*pieces, data[begin:]])
+        make_whole(path, lambda scratch: scratch.write_bytes(whole))
+
+
+def _end_of_command(data: bytes, at: int) -> int | None:
+    words = _WORDS.match(data, at)
+    if words is None:
+        return None
+    at = words.end()
+    for _ in range(int(words[1])):
+        length = _LENGTH.match(data, at)
+        if length is None:
+            return None
+        at = length.end() + int(length[1]) + len(b"\r\n")
+    return at
 
 
 class AppendOnlyFile:

@@ -49,20 +49,18 @@ def lacking(fault: str, other: Path | None = None) -> str | None:
 def prepared(instance: Instance, faults: Collection[str]) -> Iterator[dict[str, str]]:
     """Prepare the host for these faults while the instance runs; yield its processes' extra environment variables.
     Raises CalledProcessError when a file system for "full disk" cannot be mounted."""
-    environ: dict[str, str] = {}
-    if "clock jumps" in faults:
-        environ |= _clock(instance)
+    instance.folder.mkdir(parents=True, exist_ok=True)
+    has_disk = "full disk" in faults
+    if has_disk:  # first, for it hides what lies in the folder
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.folder], check=True)
+    environ = _clock(instance) if "clock jumps" in faults else {}
     if "power loss" in faults:
         environ["PACELINE_DURABLE"] = "true"  # else the requests of the last second are lost with it, as documented
-    if "full disk" not in faults:
-        yield environ
-        return
-    instance.redis.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", instance.redis], check=True)
     try:
         yield environ
     finally:
-        subprocess.run(["umount", "-l", instance.redis], check=True)  # a file may still be open for a moment
+        if has_disk:
+            subprocess.run(["umount", "-l", instance.folder], check=True)  # a file may still be open for a moment
 
 
 def power_loss(site: Site) -> None:
@@ -90,13 +88,12 @@ def power_loss(site: Site) -> None:
 
 
 def full_disk(site: Site) -> None:
-    """Fill the disk where Redis keeps its file."""
-    ballast = site.instance.redis / "ballast"
+    """Fill the disk of the state folder: Redis' file, logs and all else."""
+    ballast = site.instance.folder / "ballast"
     try:
-        with ballast.open("wb") as file, suppress(OSError):
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
             while True:
-                file.write(bytes(2**16))
-                file.flush()
+                file.write(bytes(2**12))
         time.sleep(STARVED_S)
     finally:
         ballast.unlink()

@@ -14,7 +14,7 @@ from celery.result import AsyncResult
 
 from bench.chaos.deployment import Site, client, mailboxes_of
 from bench.doors.cases import CANARY
-from workers.celery_app import ATTEND, GENERATE, control_queue, mailbox_queue, public_queues
+from workers.celery_app import ATTEND, GENERATE, STEER, control_queue, mailbox_queue, public_queues
 
 Found = tuple[Counter[str], list[str]]
 RESULT_S = 60.0
@@ -93,8 +93,10 @@ def envelopes(site: Site) -> Found:
             found["sent"] += 1
         for args in RINGS:
             site.deployment.celery.send_task(ATTEND, args=args, queue=queue, ignore_result=True)
+        for name in (ATTEND, STEER):
+            site.deployment.celery.send_task(name, ["x"], {"self": 1}, queue=queue, ignore_result=True)
         site.deployment.celery.send_task(f"paceline.{CANARY}", queue=queue, ignore_result=True)
-        found["sent"] += 9
+        found["sent"] += len(RINGS) + 3
     broken = _left(site, every)
     if proof.exists():
         proof.unlink()

@@ -46,6 +46,7 @@ def main(argv: list[str]) -> int:
     from app.stages.draft import registry
     from app.system import write_whole
     from bench.scale.stand_in import StandInDrafter, StandInTarget
+    from workers.deployment import load_tokenizer
     from workers.run import main as run
 
     given, role = StandIn.loads(argv[0]), argv[1]
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> int:
 
     replaced = {
         "load_target": load,
-        "load_ahead": lambda settings, in_fork: None,
+        "load_ahead": lambda settings, in_fork: assembly.Loaded(load_tokenizer(settings)),
         "target_folder": lambda settings: Path(settings.home),
         "target_id": lambda *about: "stand-in",
     }

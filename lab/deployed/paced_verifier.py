@@ -44,7 +44,7 @@ def main() -> int:
     else:
         target = target_runner(target_folder(settings), settings, deployment.tokenizer.context_tokens)
     paced = PacedTarget(target, stated)
-    loaded = Loaded(deployment.tokenizer, cast(AnyRunner, paced), StepCosts.loads(stated.dumps()))
+    loaded = Loaded(deployment.tokenizer, cast(AnyRunner, paced), costs=StepCosts.loads(stated.dumps()))
     verifier = verify.load(deployment, node, loaded=loaded)
     service = verify.serve(deployment, node, verifier, about={"paced": paced.figures})
     service.begin()

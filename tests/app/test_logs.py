@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,17 @@ def test_json_holds_the_traceback() -> None:
 @pytest.mark.parametrize("extra, end", [(of("r1"), "request r1: gone"), ({}, "workers.deployment: gone")])
 def test_text_names_the_request(extra: dict[str, str], end: str) -> None:
     assert Text(TEXT).format(record("gone", **extra)).endswith(end)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_full_disk_costs_a_line_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = OneTraceback()
+    with pytest.raises(OSError), open("/dev/full", "w") as full:
+        handler.setStream(full)
+        handler.emit(record("gone"))
+    assert capsys.readouterr().err == ""
+    OneTraceback().emit(record("%d", "no number"))
+    assert "TypeError" in capsys.readouterr().err, "a mistake of ours is told"
 
 
 @pytest.fixture(params=[Text(TEXT), Json("web-1")], ids=["text", "json"])

@@ -1,19 +1,21 @@
-"""Test the server's limit of open files, and by which threads streams are written."""
+"""Test the server's limit of open files, by which threads streams are written, and requests of two readings."""
 
 import http.client
 import json
 import resource
+import socket
 import threading
 from contextlib import closing
 
 import pytest
+from waitress.adjustments import Adjustments
 from waitress.task import WSGITask
 
 from app.engine.text.tokenizer import Tokenizer
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import ScriptedVerifier
 from tests.web.events import parse_text
-from web.server import allow_files
+from web.server import RequestParser, allow_files
 from workers.deployment import Deployment
 
 
@@ -67,3 +69,21 @@ def test_events_are_written_by_the_feeds_thread_unless_the_client_lags(
                     assert "".join(texts) == TEXT
             assert (len(wrote.pop("events", [])) > 3) == (most_unsent > 0)
             assert wrote, "the head, and the end"
+
+
+@pytest.mark.parametrize("end", ["1", "0\r\nConnection: keep-alive"])
+def test_a_request_whose_end_has_two_readings_is_refused_and_the_connection_closed(server: Server, end: str) -> None:
+    head = (
+        f"POST /api/generate HTTP/1.{end}\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection((server.host, server.port), 20) as connection, connection.makefile("rb") as answers:
+        connection.sendall(f"{head}0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        answer = answers.read()
+    assert answer.split(b" ")[1] == b"400"
+    assert answer.count(b"\r\nDate: ") == 1, "what follows is no request of its own"
+
+
+def test_a_request_without_a_sound_first_line_can_be_logged() -> None:
+    parser = RequestParser(Adjustments())
+    parser.received(b"noise\r\n\r\n")
+    assert parser.error and parser.path == ""

@@ -12,7 +12,7 @@ import pytest
 from app.config import ROOT
 from app.local.instance import ProcessId
 from tests.workers.cluster import wait_for
-from workers.template import MOST_DEATHS
+from workers.template import MOST_DEATHS, Template
 
 SCRIPT = """
 import os, sys, time
@@ -78,3 +78,7 @@ def test_a_worker_that_fails_or_dies_on_and_on_ends_the_template(
 ) -> None:
     assert template.wait(20.0) == status
     assert len(_lives(lives, count)) == count
+
+
+def test_where_nothing_may_be_forked_the_process_itself_serves() -> None:
+    assert Template().run(lambda life: os.getpid() * (not life.predecessor), forks=False) == os.getpid()

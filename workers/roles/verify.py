@@ -38,11 +38,10 @@ Measure = Callable[[Callable[[], bool]], bool]  # steps, while its argument is t
 
 
 def serve(
-    deployment: Deployment, node: str, verifier: Verifier | None = None, about: Mapping[str, object] | None = None
+    deployment: Deployment, node: str, verifier: Verifier, about: Mapping[str, object] | None = None
 ) -> RoleService:
     """`about`: facts that the node reports beside its own."""
     mailbox = mailbox_of("verify", node)
-    verifier = verifier or load(deployment, node)
     metrics = verifier.stats.metrics
     fuser = build_fuser(deployment.settings, deployment.tokenizer, deployment.requests, verifier.sequences.tokens)
     plan = deployment.settings.plan

@@ -12,9 +12,9 @@ log = logging.getLogger(__name__)
 
 def register(celery: Celery, service: RoleService) -> None:
     @celery.task(name=ATTEND, ignore_result=True)
-    def attend(*args: object) -> None:
+    def attend(*args: object, **more: object) -> None:
         match args:
-            case [str(mailbox)]:
+            case [str(mailbox)] if not more:
                 service.ring(mailbox)
             case _:
                 log.warning("dropped a doorbell that names no mailbox")

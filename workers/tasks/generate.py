@@ -35,7 +35,7 @@ def register(
     priorities = {queue: name for name, queue in public_queues(settings).items()}
 
     @celery.task(name=GENERATE, bind=True, acks_late=True, throws=(ValueError,), shared=False)
-    def generate(self: Task, *args: Any, **kwargs: Any) -> None:
+    def generate(self: Task, /, *args: Any, **kwargs: Any) -> None:
         priority = priorities.get(str((self.request.delivery_info or {}).get("routing_key")), NORMAL)
         try:
             with deliveries.held(self.request.id, owner) as deaths:

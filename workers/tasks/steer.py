@@ -33,7 +33,7 @@ class Tick(Message):
 
 def register(celery: Celery, deployment: Deployment) -> None:
     @celery.task(name=STEER, ignore_result=True, send_events=False)  # one a second would hide all other events
-    def steer_tick() -> None:
+    def steer_tick(*_: object, **__: object) -> None:  # a caller that reaches Redis may send any
         tick(deployment)
 
 

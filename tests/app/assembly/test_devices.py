@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig
 
 from app.assembly.devices import max_sequences, target_runner
-from app.assembly.verifier import measured_target
+from app.assembly.verifier import load_ahead, load_target, measured_target
 from app.config import Settings
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.kv.pages import bytes_per_page
@@ -55,6 +55,18 @@ def test_a_cache_for_the_longest_request_suffices(target: Path) -> None:
 def test_a_cache_for_less_is_refused(target: Path) -> None:
     with pytest.raises(ModelRefused, match="fewer than one request of 2000 and its drafts; raise PACELINE_KV_BYTES"):
         target_runner(target, settings(target, -1), CONTEXT_TOKENS)
+
+
+@pytest.mark.parametrize(("fused", "kept"), [(False, True), (True, True), (True, False)])
+def test_a_target_is_loaded_once_and_forks_if_compiled_and_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fused: bool, kept: bool
+) -> None:
+    monkeypatch.setattr("app.assembly.verifier.is_kept", lambda *_: kept)
+    monkeypatch.setattr("app.assembly.verifier.measure", lambda *_: StepCosts({1: 0.01}))
+    chosen, firsts = settings(make_model(tmp_path / "target", fused=fused), 0), list[object]()
+    loaded = load_ahead(chosen, firsts.append)
+    assert loaded.forks == (fused and kept) and len(firsts) == (not kept)
+    assert load_target(chosen, loaded)[0] is loaded.runner
 
 
 @pytest.mark.parametrize(("device", "usual"), [("cpu", 64), ("cuda", 256)])

@@ -58,6 +58,33 @@ def test_dead_role_is_listed_without_a_process(children: Children) -> None:
     assert "ended (3)" in (children.log(_service("a", ""))).read_text()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_full_disk_delays_only_the_report(tmp_path: Path) -> None:
+    reported: list[int | None] = []
+    disk = tmp_path / "report"
+
+    def report(children: Children) -> None:
+        disk.write_text("pids")
+        reported.append(_pid(children, "a"))
+
+    children = Children(tmp_path, report)
+    children.start([_service("a", "exec sleep 300")])
+    (first,) = reported
+    assert first is not None
+    for path in (disk, tmp_path / "a.log"):
+        path.unlink()
+        path.symlink_to("/dev/full")
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: children.tend() or _pid(children, "a") not in (None, first))
+    assert reported == [first]
+    disk.unlink()
+    children.tend()
+    assert reported == [first, _pid(children, "a")]
+    disk.unlink()
+    disk.symlink_to("/dev/full")
+    children.stop(grace_s=0.0)
+
+
 def test_a_long_log_is_moved_while_its_process_writes_on(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Test an instance's folder, lock and state, and the identity of processes."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -100,6 +101,22 @@ def test_state_of_a_dead_supervisor_does_not_run(tmp_path: Path) -> None:
     assert instance.read() is not None and instance.running() is None and running(tmp_path) == {}
     instance.write(_state(_me()))
     assert instance.running() is not None and list(running(tmp_path)) == ["default"]
+
+
+def test_a_full_disk_keeps_the_state_and_is_not_littered(tmp_path: Path) -> None:
+    instance = Instance(tmp_path)
+    instance.write(_state(_me()))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(OSError):
+                instance.write(_state(_me()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert instance.running() is not None
+    instance.write(_state(_me()))
+    assert os.listdir(instance.folder) == ["state.json"]
 
 
 def test_state_file_is_private(tmp_path: Path) -> None:

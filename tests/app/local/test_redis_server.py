@@ -114,6 +114,14 @@ def test_damaged_port_is_replaced(instance: Instance, junk: bytes) -> None:
     assert url == embedded_redis(instance)[1]
 
 
+def test_gaps_of_a_full_disk_are_closed_before_the_start(instance: Instance) -> None:
+    file = instance.redis / "appendonlydir" / "appendonly.aof.2.incr.aof"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"*1\r\n$4\r\nPING\r\n" + bytes(100) + b"*1\r\n$4\r\nPING\r\n")
+    embedded_redis(instance)
+    assert file.read_bytes() == b"*1\r\n$4\r\nPING\r\n" * 2
+
+
 def test_damaged_data_names_the_folder_to_move_away(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.local.supervise.MAX_DEATHS", 1)
     (instance.redis / "appendonlydir").mkdir(parents=True)

@@ -1,6 +1,12 @@
-"""Test how long a service without a heartbeat is left alone."""
+"""Test how long a start, and a service without a heartbeat, are waited for."""
 
-from app.local.supervise import LOOK_S, SILENT_S, Silence
+from pathlib import Path
+
+import pytest
+
+from app.errors import InstanceError
+from app.local.children import Children
+from app.local.supervise import LOOK_S, SILENT_S, Signals, Silence, Supervisor
 
 LOOKS = int(SILENT_S / LOOK_S)
 
@@ -29,3 +35,16 @@ def test_minutes_without_redis_do_not_count() -> None:
     _looks(silence, 1, None)
     assert not any(_looks(silence, LOOKS - 1))
     assert any(_looks(silence, 1))
+
+
+def _start(folder: Path, missing: list[str | None]) -> None:
+    looks = iter(missing)
+    with Signals() as signals:
+        Supervisor(Children(folder), signals).start([], lambda: next(looks), limit_s=0.0)
+
+
+def test_a_start_is_given_up_once_nothing_more_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.local.supervise.POLL_S", 0.001)
+    _start(tmp_path, ["draft, verify, web", "draft, web", "web", None])
+    with pytest.raises(InstanceError, match="has not got on for 0 s: draft, web"):
+        _start(tmp_path, ["draft, web", "web", "draft, web"])

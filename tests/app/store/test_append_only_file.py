@@ -16,7 +16,7 @@ import redis
 
 from app.errors import StoreUnavailable
 from app.local.redis_server import find_server
-from app.store.append_only_file import AppendOnlyFile
+from app.store.append_only_file import AppendOnlyFile, close_gaps
 from app.store.connect import connect
 from tests.workers.cluster import wait_for
 
@@ -93,6 +93,31 @@ def test_a_server_whose_disk_was_full_starts_again(server: Server, client: redis
     time.sleep(1.1)  # what is written each second is on the disk
     process.send_signal(signal.SIGKILL)
     process.wait(LONGEST_S)
+    await_answer(client, server())
+    assert {name: client.get(name) for name in accepted} == accepted
+
+
+def test_a_server_that_died_before_the_rewrite_starts_with_its_gap_closed(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    process = server()
+    await_answer(client, process)
+    client.bgrewriteaof()
+    wait_for(lambda: rewritten(client))
+    accepted = {"zeros": "\0\r\n\0\0*1\r\n"}
+    client.set("zeros", accepted["zeros"])
+    fill(client, accepted, "before")
+    fail_a_write(process, client, accepted, tmp_path)
+    fill(client, accepted, "later")
+    client.execute_command("WAITAOF", 1, 0, int(1000 * LONGEST_S))
+    process.send_signal(signal.SIGKILL)
+    process.wait(LONGEST_S)
+    (file,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
+    with file.open("ab") as end:
+        end.write(b"*2\r\n$3\r\nSE")
+    size = file.stat().st_size
+    close_gaps(file)
+    assert file.stat().st_size < size
     await_answer(client, server())
     assert {name: client.get(name) for name in accepted} == accepted
 

@@ -1,10 +1,11 @@
-"""Test how often a Celery task is read before it fails, over a real Redis without any other process."""
+"""Test how a Celery task is called and how often it is read, over a real Redis without any other process."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 from celery import states
+from celery.app.trace import reset_worker_optimizations, setup_worker_optimizations
 from celery.result import EagerResult
 
 from app.errors import GenerationFailed, StoreUnavailable
@@ -57,3 +58,14 @@ def test_a_task_is_read_again_after_any_number_of_outages(
         assert {deliver().state for _ in range(5)} == {states.REJECTED}
     assert deliver().state == states.IGNORED
     assert lone_deployment.requests.active() == 1
+
+
+def test_a_keyword_argument_self_is_an_unknown_field(deliver: Deliver, lone_deployment: Deployment) -> None:
+    celery = lone_deployment.celery
+    setup_worker_optimizations(celery)
+    try:
+        found = celery.tasks[GENERATE].apply(kwargs={"prompt": "a", "self": 1}, task_id="t")
+    finally:
+        reset_worker_optimizations(celery)
+    assert found.state == states.FAILURE and isinstance(found.result, ValueError)
+    assert str(found.result) == "self: this field does not exist"

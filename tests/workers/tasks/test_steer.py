@@ -1,14 +1,26 @@
 """Test the controller on a real deployment: the load it reads, its log, and the same decisions from that."""
 
+from unittest.mock import Mock
+
 import pytest
 
+from app.config import Settings
 from app.load import Load
 from app.messages import ToDrafter
 from app.request import GenerateRequest
 from bench.steer_replay import main, read, replay
 from tests.workers.cluster import Cluster, wait_for
+from workers.celery_app import STEER, make_celery
 from workers.deployment import Deployment
-from workers.tasks.steer import Tick, load_of, tick
+from workers.tasks.steer import Tick, load_of, register, tick
+
+
+def test_a_tick_with_arguments_is_a_tick() -> None:
+    celery, deployment = make_celery(Settings(redis_url="redis://localhost:1/0")), Mock()
+    register(celery, deployment)
+    deployment.nodes.try_lock.return_value = False
+    celery.tasks[STEER](7, self=1)
+    deployment.nodes.try_lock.assert_called_once()
 
 
 def test_a_recorded_log_replayed_gives_the_same_decisions(cluster: Cluster, deployment: Deployment) -> None:
