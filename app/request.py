@@ -3,14 +3,22 @@
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    field_validator,
+    model_validator,
+)
 
 ANY_OBJECT = '{"type": "object"}'
 MAX_LOGPROBS = 20
 MAX_CHARACTERS = 2**20  # of a prompt, or of all messages
 MAX_MESSAGES = 16_384
 MAX_SCHEMA_CHARACTERS = 32_768  # the verifier compiles it between two steps: tenths of a second at worst
-StopString = Annotated[str, Field(min_length=1, max_length=256)]
 TOKEN_NUMBERS: dict[str, JsonValue] = {
     "propertyNames": {"pattern": "^[0-9]+$"}
 }  # pydantic does not say it of a dict's keys
@@ -22,6 +30,33 @@ def no_booleans(value: Any) -> Any:
     if bool in map(type, parts):
         raise ValueError("must not be true or false where a number belongs")
     return value
+
+
+def listed(value: Any) -> Any:
+    """Put a text that stands for a list of one into that list."""
+    return [value] if isinstance(value, str) else value
+
+
+def _switch(value: Any) -> Any:
+    return {"enabled": value} if isinstance(value, bool) else value
+
+
+TokenId = Annotated[int, Field(ge=0)]
+TokenIds = Annotated[tuple[TokenId, ...], Field(min_length=1, max_length=65536)]
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Field(ge=-100.0, le=100.0)]],
+    Field(max_length=1024, json_schema_extra=TOKEN_NUMBERS),
+]
+Temperature = Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)]
+TopP = Annotated[float, Field(gt=0.0, le=1.0)]
+TopK = Annotated[int, Field(ge=0)]
+MinP = Annotated[float, Field(ge=0.0, le=1.0)]
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
+StopStrings = Annotated[tuple[StopString, ...], Field(max_length=16)]
+Stop = Annotated[StopStrings, BeforeValidator(listed, json_schema_input_type=StopString | StopStrings)]
+MAX_SEED = 2**63 - 1
 
 
 class TokenLogprobs(BaseModel):
@@ -44,7 +79,7 @@ class JsonSchemaFormat(BaseModel):
     name: str = Field("answer", max_length=64)
     description: str | None = Field(None, max_length=4096)
     json_schema: dict[str, JsonValue] = Field(alias="schema", description="what the answer follows")
-    strict: bool | None = None
+    strict: StrictBool | None = None
 
     @field_validator("json_schema")
     @classmethod
@@ -54,10 +89,21 @@ class JsonSchemaFormat(BaseModel):
         return schema
 
 
+ONE_SCHEMA: dict[str, JsonValue] = {
+    "anyOf": [
+        {
+            "required": ["type", "json_schema"],
+            "properties": {"type": {"const": "json_schema"}, "json_schema": {"type": "object"}},
+        },
+        {"properties": {"type": {"enum": ["text", "json_object"]}, "json_schema": {"type": "null"}}},
+    ]
+}
+
+
 class ResponseFormat(BaseModel):
     """Select `text`, `json_object` (any JSON object) or `json_schema`; tokens that the form forbids are masked."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=ONE_SCHEMA)
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchemaFormat | None = None
@@ -75,10 +121,6 @@ class ResponseFormat(BaseModel):
         return ANY_OBJECT if self.type == "json_object" else None
 
 
-TokenId = Annotated[int, Field(ge=0)]
-MAX_SEED = 2**63 - 1
-
-
 class Message(BaseModel):
     """Base of all messages."""
 
@@ -88,23 +130,16 @@ class Message(BaseModel):
 class Sampling(Message):
     """Choose the target's token (design D1): bias and penalties, mask, temperature, top-k, top-p, min-p."""
 
-    temperature: float = Field(0.0, ge=0.0, le=10.0, allow_inf_nan=False, description="0 is greedy")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="nucleus mass; 1 keeps all")
-    top_k: int = Field(0, ge=0, description="keep the k most likely tokens; 0 keeps all")
-    min_p: float = Field(0.0, ge=0.0, le=1.0, description="keep tokens at least this fraction of the likeliest")
+    temperature: Temperature = Field(0.0, description="0 is greedy")
+    top_p: TopP = Field(1.0, description="nucleus mass; 1 keeps all")
+    top_k: TopK = Field(0, description="keep the k most likely tokens; 0 keeps all")
+    min_p: MinP = Field(0.0, description="keep tokens at least this fraction of the likeliest")
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="same seed, same text; drawn at admission if absent")
     choice: int = Field(0, ge=0, lt=2**32, description="which of the many texts of one seed")
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="times a token's count so far, off its logit")
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, description="off the logit of every token seen so far")
-    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
-        default_factory=dict,
-        max_length=1024,
-        description="token id to what is added to its logit",
-        json_schema_extra=TOKEN_NUMBERS,
-    )
-    allowed_token_ids: tuple[TokenId, ...] | None = Field(
-        None, min_length=1, max_length=65536, description="if given, no other token can be said"
-    )
+    frequency_penalty: Penalty = Field(0.0, description="times a token's count so far, off its logit")
+    presence_penalty: Penalty = Field(0.0, description="off the logit of every token seen so far")
+    logit_bias: LogitBias = Field(default_factory=dict, description="token id to what is added to its logit")
+    allowed_token_ids: TokenIds | None = Field(None, description="if given, no other token can be said")
 
     _sampling_numbers = field_validator(
         "temperature", "top_p", "top_k", "min_p", "seed", "choice", "frequency_penalty", "presence_penalty",
@@ -115,11 +150,16 @@ class Sampling(Message):
 class SpeculationBounds(Message):
     """Bound a request's speculation. The bounds change its speed, never its text."""
 
-    enabled: bool = True
+    enabled: StrictBool = True
     max_draft_tokens: int | None = Field(None, ge=0, le=64, description="most draft tokens verified a round")
     drafters: tuple[str, ...] | None = Field(None, description="only these, by name; an unknown name is refused")
 
     _numbers = field_validator("max_draft_tokens", mode="before")(no_booleans)
+
+
+Speculation = Annotated[
+    SpeculationBounds, BeforeValidator(_switch, json_schema_input_type=StrictBool | SpeculationBounds)
+]
 
 
 class ChatMessage(Message):
@@ -136,16 +176,14 @@ class GenerateRequest(Sampling):
     messages: tuple[ChatMessage, ...] | None = Field(
         None, min_length=1, max_length=MAX_MESSAGES, description="a conversation, instead of prompt"
     )
-    raw: bool = Field(False, description="continue the prompt as it stands, without the chat template")
+    raw: StrictBool = Field(False, description="continue the prompt as it stands, without the chat template")
     max_tokens: int = Field(256, ge=1, description="most tokens to generate")
-    stop: tuple[StopString, ...] = Field((), max_length=16, description="strings that end the text before them")
-    logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="give each token's log-probability, and so many likeliest tokens"
+    stop: Stop = Field((), description="strings that end the text before them")
+    logprobs: Logprobs | None = Field(
+        None, description="give each token's log-probability, and so many likeliest tokens"
     )
     response_format: ResponseFormat | None = Field(None, description="JSON, or JSON of a schema")
-    speculation: SpeculationBounds = Field(
-        default_factory=SpeculationBounds, description="bounds, or just true or false"
-    )
+    speculation: Speculation = Field(default_factory=SpeculationBounds, description="bounds, or just true or false")
 
     _numbers = field_validator("max_tokens", "logprobs", mode="before")(no_booleans)
 
@@ -155,16 +193,6 @@ class GenerateRequest(Sampling):
         if sum(len(message.content) for message in messages or ()) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all contents together")
         return messages
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _one_stop(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("speculation", mode="before")
-    @classmethod
-    def _switch(cls, value: Any) -> Any:
-        return {"enabled": value} if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import waitress
 from flask import Flask
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.parser import HTTPRequestParser, ParsingError, get_header_lines
 
 from web.api.http_io import WRITER, Writer
 from web.factory import MAX_BODY_BYTES
@@ -89,6 +89,9 @@ class RequestParser(HTTPRequestParser):
         is_old = "TRANSFER_ENCODING" in self.headers  # of HTTP/1.1 that header is taken away when it is read
         if is_old or (self.chunked and "CONTENT_LENGTH" in self.headers):
             raise ParsingError("Transfer-Encoding goes neither with Content-Length nor with HTTP/1.0")
+        lines = (line.lower() for line in (get_header_lines(header_plus) if self.chunked else ()))
+        if sum(line.count(b"chunked") for line in lines if line.startswith(b"transfer-encoding:")) > 1:
+            raise ParsingError("Transfer-Encoding must name chunked once")
 
 
 class _Channel(HTTPChannel):

@@ -83,6 +83,18 @@ def test_a_request_whose_end_has_two_readings_is_refused_and_the_connection_clos
     assert answer.count(b"\r\nDate: ") == 1, "what follows is no request of its own"
 
 
+@pytest.mark.parametrize(
+    "codings", ["chunked, chunked", "chunked\r\nTransfer-Encoding: chunked", "chunked\r\n , Chunked"]
+)
+def test_a_body_that_is_chunked_twice_is_refused(codings: str) -> None:
+    parser = RequestParser(Adjustments())
+    parser.received(f"POST /chunked HTTP/1.1\r\nTransfer-Encoding: {codings}\r\n\r\n".encode())
+    assert parser.error and parser.error.code == 400
+    parser = RequestParser(Adjustments())
+    parser.received(b"POST /chunked HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTE: chunked\r\n\r\n0\r\n\r\n")
+    assert not parser.error
+
+
 def test_a_request_without_a_sound_first_line_can_be_logged() -> None:
     parser = RequestParser(Adjustments())
     parser.received(b"noise\r\n\r\n")

@@ -14,7 +14,7 @@ too (200, `status` failed, `error`).
 from threading import Event as Flag
 
 from flask import Blueprint, Response, request, url_for
-from pydantic import ConfigDict, JsonValue
+from pydantic import ConfigDict, JsonValue, StrictBool
 
 from app.errors import InvalidRequest, NotFound
 from app.messages import FinishReason, Record, Result, Status
@@ -37,8 +37,11 @@ OFFSET = {
 }
 ONE_INPUT: dict[str, JsonValue] = {
     "oneOf": [
-        {"required": [name], "properties": {name: {"type": kind}}}
-        for name, kind in (("prompt", "string"), ("messages", "array"))
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
+        {
+            "required": ["messages"],
+            "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}, "raw": {"const": False}},
+        },
     ]
 }
 
@@ -48,8 +51,8 @@ class GenerateBody(GenerateRequest):
 
     model_config = ConfigDict(json_schema_extra=ONE_INPUT)
 
-    stream: bool = False
-    wait: bool = True
+    stream: StrictBool = False
+    wait: StrictBool = True
 
     def request(self) -> GenerateRequest:
         return GenerateRequest.model_construct(**{name: getattr(self, name) for name in GenerateRequest.model_fields})

@@ -14,19 +14,28 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    StrictBool,
     ValidationError,
-    WithJsonSchema,
     field_validator,
 )
 
 from app.errors import Unsupported
 from app.request import (
-    MAX_LOGPROBS,
-    TOKEN_NUMBERS,
+    MAX_CHARACTERS,
     ChatMessage,
     GenerateRequest,
+    LogitBias,
+    Logprobs,
+    MinP,
+    Penalty,
     ResponseFormat,
-    SpeculationBounds,
+    Speculation,
+    Stop,
+    Temperature,
+    TokenIds,
+    TopK,
+    TopP,
+    listed,
     no_booleans,
 )
 from web.errors import InvalidBody
@@ -51,17 +60,9 @@ UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
 }
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _switch(value: Any) -> Any:
-    return {"enabled": value} if isinstance(value, bool) else value
-
-
-TEXT = {"type": "string", "minLength": 1}
-TEXTS_SCHEMA = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
-Texts = Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(TEXTS_SCHEMA)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
+TEXTS = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES)]
+Texts = Annotated[list[str], BeforeValidator(listed, json_schema_input_type=TEXTS)]
 Ignored = Annotated[JsonValue, Field(description="taken and ignored")]
 Refused = Annotated[JsonValue, Field(description="refused, unless it asks for nothing")]
 
@@ -69,31 +70,36 @@ Refused = Annotated[JsonValue, Field(description="refused, unless it asks for no
 class StreamOptions(BaseModel):
     """`include_usage`: a last chunk with the usage. Others change nothing here."""
 
-    include_usage: bool | None = False
+    include_usage: StrictBool | None = False
+
+
+def _say_what_is_refused(schema: dict[str, Any]) -> None:
+    for name in UNSUPPORTED.keys() & schema["properties"].keys():
+        schema["properties"][name]["enum"] = [None, *UNSUPPORTED[name]]
 
 
 class Body(BaseModel):
     """The fields of both calls."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_say_what_is_refused)
 
     model: str
     n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="texts of each prompt: the seed's choices 0, 1, 2, ...")
-    stream: bool | None = False
+    stream: StrictBool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(1.0, description="0 is greedy")
-    top_p: float | None = None
+    temperature: Temperature | None = Field(1.0, description="0 is greedy")
+    top_p: TopP | None = None
     seed: int | None = Field(None, description="same seed, same texts")
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, json_schema_extra=TOKEN_NUMBERS)
-    stop: Texts | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    stop: Stop | None = None
 
-    top_k: int | None = Field(None, description="Paceline's own")
-    min_p: float | None = Field(None, description="Paceline's own")
-    allowed_token_ids: list[int] | None = Field(None, description="Paceline's own: no other token can be said")
-    speculation: Annotated[SpeculationBounds | None, BeforeValidator(_switch)] = Field(
+    top_k: TopK | None = Field(None, description="Paceline's own")
+    min_p: MinP | None = Field(None, description="Paceline's own")
+    allowed_token_ids: TokenIds | None = Field(None, description="Paceline's own: no other token can be said")
+    speculation: Speculation | None = Field(
         None, description="Paceline's own: bounds, or just true or false; changes speed, never the text"
     )
 
@@ -113,7 +119,7 @@ class Body(BaseModel):
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
         for name, harmless in UNSUPPORTED.items():
             value = getattr(self, name, None)
-            if value is not None and value not in harmless:
+            if value is not None and repr(value) not in map(repr, harmless):  # 0 is not False
                 raise Unsupported(name, "is not supported here")
         values = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
         if self.seed is not None:
@@ -135,12 +141,19 @@ def _text(value: Any) -> Any:
     return "".join(part["text"] for part in value)
 
 
+class TextPart(BaseModel):
+    """A part of a message's content. Other fields are ignored."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Turn(BaseModel):
     """A message of a conversation. Other fields (`name`, say) are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_text)] = Field(None, description="text, or a list of text parts")
-    tool_calls: JsonValue = Field(None, description="refused, unless empty")
+    content: Annotated[str | None, BeforeValidator(_text, json_schema_input_type=str | list[TextPart] | None)] = None
+    tool_calls: JsonValue = Field(None, description="refused, unless empty", json_schema_extra={"enum": [None, []]})
 
 
 class ChatBody(Body):
@@ -148,8 +161,8 @@ class ChatBody(Body):
 
     messages: list[Turn] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, description="goes before max_tokens")
-    logprobs: bool | None = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: StrictBool | None = False
+    top_logprobs: Logprobs | None = Field(None, description="requires logprobs to be true")
     response_format: ResponseFormat | None = None
 
     parallel_tool_calls: Ignored = None
@@ -169,7 +182,7 @@ class ChatBody(Body):
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "requires logprobs to be true")
-        if any(turn.tool_calls for turn in self.messages):
+        if any(turn.tool_calls not in (None, []) for turn in self.messages):
             raise Unsupported("messages", "tool calls are not supported here")
         wanted = (self.top_logprobs or 0) if self.logprobs else None
         rest = {
@@ -189,7 +202,7 @@ class CompletionBody(Body):
     """POST /v1/completions: the prompt is continued as it is."""
 
     prompt: Texts
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: Logprobs | None = None
 
     echo: Refused = None
     best_of: Refused = None

@@ -2,11 +2,15 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench.doors.cases import CANARY, ROUTES, VALUES, call, groups
+from bench.doors.hooks import FEW, before_call, sound_input_is_taken
 from bench.doors.run import judged_logs, sizes, written
 from bench.doors.tasks import damaged
 from bench.doors.wire import CLOSED, SILENT, judged, status_of
@@ -60,6 +64,27 @@ def test_a_traceback_and_a_prompt_in_a_log_are_found() -> None:
     assert found[0] == "2 tracebacks in the logs: TypeError: no"
     assert CANARY in found[1]
     assert judged_logs("fine\n") == (0, [])
+
+
+@pytest.mark.parametrize(("is_sound", "few"), [(True, FEW), (False, 10**9)])
+def test_only_a_sound_call_of_schemathesis_is_shortened(is_sound: bool, few: int) -> None:
+    mode = SimpleNamespace(is_positive=is_sound)
+    case: Any = SimpleNamespace(meta=SimpleNamespace(generation=SimpleNamespace(mode=mode)), body={"max_tokens": 10**9})
+    before_call(None, case, {})
+    assert case.body == {"max_tokens": few}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_excused"),
+    [("top_p: Input should be greater than 0", False), ("token id 9 is outside the vocabulary of 5 tokens", True)],
+)
+def test_only_a_refusal_that_no_schema_can_say_is_excused(text: str, is_excused: bool) -> None:
+    response: Any = SimpleNamespace(status_code=400, text=text)
+    case: Any = SimpleNamespace(
+        meta=SimpleNamespace(generation=SimpleNamespace(mode=SimpleNamespace(is_positive=True)))
+    )
+    with nullcontext() if is_excused else pytest.raises(AssertionError, match="openapi.json allows"):
+        sound_input_is_taken(None, response, case)
 
 
 def test_a_damaged_envelope_that_is_json_names_its_queue() -> None:

@@ -1,12 +1,14 @@
-"""Test that no number of a request may be true or false, in either API."""
+"""Test that numbers and booleans are told apart, and that both APIs state the same bounds."""
 
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from app.errors import Unsupported
 from app.request import GenerateRequest, SpeculationBounds
-from web.openai.requests import ChatBody, CompletionBody
+from web.api.routes import GenerateBody
+from web.openai.requests import SAMPLING, ChatBody, CompletionBody, StreamOptions
 
 BODIES: dict[type[BaseModel], dict[str, Any]] = {
     GenerateRequest: {"prompt": "a"},
@@ -46,3 +48,41 @@ def test_a_boolean_is_no_number(model: type[BaseModel], name: str, value: Any) -
 
 def test_all_numbers_are_tried() -> None:
     assert len(CASES) > 35
+
+
+BOOLEANS = [
+    pytest.param(model, name, id=f"{model.__name__}.{name}")
+    for model in (GenerateBody, SpeculationBounds, StreamOptions, ChatBody, CompletionBody)
+    for name, described in model.model_json_schema()["properties"].items()
+    if name != "speculation" and "boolean" in (kind.get("type") for kind in described.get("anyOf", [described]))
+]
+
+
+@pytest.mark.parametrize(("model", "name"), BOOLEANS)
+def test_a_number_is_no_boolean(model: type[BaseModel], name: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({**BODIES.get(model, {"prompt": "a"}), name: 0})
+    assert (name,) in [error["loc"] for error in caught.value.errors()]
+
+
+def test_all_booleans_are_tried() -> None:
+    assert len(BOOLEANS) == 8
+
+
+@pytest.mark.parametrize("model", [ChatBody, CompletionBody])
+@pytest.mark.parametrize("name", sorted({*SAMPLING} - {"seed"}))
+def test_openais_fields_have_the_bounds_of_a_generate_request(model: type[BaseModel], name: str) -> None:
+    said, own = (kinds(of.model_json_schema()["properties"][name]) for of in (model, GenerateRequest))
+    assert said == own
+
+
+def kinds(described: dict[str, Any]) -> list[dict[str, Any]]:
+    """List what a field may be beside null."""
+    plain = {key: value for key, value in described.items() if key not in ("default", "description", "title")}
+    return [kind for kind in plain.get("anyOf", [plain]) if kind != {"type": "null"}]
+
+
+@pytest.mark.parametrize("field", [{"echo": 0}, {"best_of": True}])
+def test_what_only_equals_a_harmless_value_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported):
+        CompletionBody.model_validate({**BODIES[CompletionBody], **field}).requests(9)
