@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Listed
 from itertools import accumulate
 from operator import mul
@@ -21,6 +21,7 @@ from app.assembly.drafter import AnyGuesser
 from app.assembly.local import Models, build_local, load_models
 from app.drafter.draft_kv import DraftKV
 from app.engine.drafters.guesser import ModelGuesser
+from app.errors import PacelineError
 from app.request import GenerateRequest, Sampling, SpeculationBounds
 from app.stages.draft.protocol import Context
 from app.state import BatchEntry, Guess
@@ -34,7 +35,9 @@ from lab.simulate.log import CHOICES, DEPTH, Branches, Chain, Chains, DrafterLog
 BATCHES = (1, 2, 4, 8, 16)  # sequences at once, for which drafting is timed
 TIMED = 12  # calls for each
 LEAST = 0.05  # the least chance of a choice behind which is guessed, and of a third one later in a chain
-FLOOR = 0.01  # the least survival behind which a branch goes on
+FLOOR = (
+    0.01  # the least chance of a third choice behind a text's own tokens, and survival behind which a branch goes on
+)
 DIGITS = 4  # of a chance, behind the point
 
 
@@ -43,8 +46,11 @@ def main(argv: Listed[str] | None = None) -> int:
     # On a CPU a drafter returns whole chains, on a GPU one guess at a time.
     settings = Settings.from_env().model_copy(update={"draft_device": "cpu"})
     prompts = {domain: of_domain[: args.prompts] for domain, of_domain in args.texts.items()}
-    log = record(settings, load_models(settings), prompts, args.max_tokens)
-    log = with_times(log, Log.read(args.times)) if args.times else log
+    try:
+        log = record(settings, load_models(settings), prompts, args.max_tokens, args.times and Log.read(args.times))
+    except (OSError, ValueError, PacelineError) as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        return 1
     log.write(args.log)
     print(f"{args.log}: {len(log.texts)} texts", *lines_of(log), sep="\n")
     return 0
@@ -60,10 +66,20 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def record(settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int) -> Log:
+def record(
+    settings: Settings,
+    models: Models,
+    prompts: Mapping[str, Listed[str]],
+    max_tokens: int,
+    times: Log | None = None,
+) -> Log:
+    """Record, with the times of an older recording if there is one. Raises ValueError if that has other texts."""
     texts, states = _texts(settings, models, prompts, max_tokens)
+    if times is not None:
+        check_alike(texts, models.guessers, times)
     drafters = {name: _drafter(name, guesser, texts, states) for name, guesser in models.guessers.items()}
-    return Log(costs=models.costs, vocab_size=models.tokenizer.vocab_size, texts=tuple(texts), drafters=drafters)
+    log = Log(costs=models.costs, vocab_size=models.tokenizer.vocab_size, texts=tuple(texts), drafters=drafters)
+    return log if times is None else with_times(log, times)
 
 
 States = list[list[bytes | None]]  # [text][i]: the target's state where it chose the text's i-th token
@@ -148,7 +164,7 @@ def _behind(
         draft_kv.align(contexts[own], [*contexts[own].tokens, *tokens])
     for _ in range(depth if starts else 0):
         for own, (guess,) in draft_kv.guess([*starts], 1, 0.0).items():
-            found[own].append(_short(guess, LEAST if starts[own] or found[own] else 0.0))
+            found[own].append(_short(guess, LEAST if starts[own] or found[own] else FLOOR))
             draft_kv.advance(own, [guess.token])
     return {own: tuple(chain) for own, chain in found.items()}
 
@@ -165,10 +181,16 @@ def _likely(branch: Chain, survival: float) -> Chain:
     return tuple(guess for guess, chance in zip(branch, before, strict=False) if chance >= FLOOR)
 
 
+def check_alike(texts: Listed[Text], drafters: Collection[str], times: Log) -> None:
+    """Raise ValueError if a recording has other texts or lacks one of the drafters."""
+    if tuple(texts) != times.texts:
+        raise ValueError("--times: that recording has other texts than the target generates")
+    if lacking := [name for name in drafters if name not in times.drafters]:
+        raise ValueError(f"--times: that recording has no drafter {lacking[0]}")
+
+
 def with_times(log: Log, old: Log) -> Log:
-    """Return a recording with the times of an older one. Raises ValueError if that has other texts or drafters."""
-    if log.texts != old.texts or log.drafters.keys() != old.drafters.keys():
-        raise ValueError("the recording whose times are to be kept has other texts or drafters")
+    """Return a recording with the times of an older one."""
     drafters = {
         name: own.model_copy(update=old.drafters[name].model_dump(include={"token_s", "read_s", "context_s"}))
         for name, own in log.drafters.items()
