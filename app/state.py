@@ -333,3 +333,4 @@ class Guess(NamedTuple):
     confidence: float
     second: int
     second_confidence: float
+    further: tuple[tuple[int, float], ...] = ()  # the third choice and later ones with their confidences

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 MODULES = {
+    "beam": ("lab.beam", "what trees over recordings are worth: chains, second choices as leaves, two paths"),
     "record": ("lab.record", "record real drafts, for simulations"),
     "settings": ("lab.settings", "`pace` over plain decoding in thirteen stated settings, simulated"),
     "testbeds": ("lab.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),

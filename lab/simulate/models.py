@@ -1,9 +1,9 @@
 """Stand in for the models: replay a recording on the clock of a simulated machine.
 
-The stand-ins return the recorded tokens and let the recorded time pass. Two things are approximate. Where drafters
-share their tokens and the shared one leaves the text, a drafter continues its own recorded chain, which is wrong by
-then in any case. And guesses beyond the recorded ones, while running ahead or after another drafter's token, are as
-good as if the target's state were known there.
+The stand-ins return the recorded tokens and let the recorded time pass. Two things are approximate. Behind a wrong
+token that was not recorded, e.g. another drafter's, a drafter continues its own recorded chain, which is wrong by then
+in any case. And guesses beyond the recorded ones, while running ahead or after another drafter's token, are as good as
+if the target's state were known there.
 """
 
 from collections.abc import Sequence as Listed
@@ -198,25 +198,15 @@ class LogGuesser:
         self.release(work.sequence)
 
     def _chain(self, sequence: CachedSequence) -> list[Guess]:
-        """Return the recorded guesses after these tokens.
-
-        They come from the chain that began where a state was given, or, where that has other tokens or ends, from the
-        chain at the place where the tokens leave the text.
-        """
+        """Return the recorded guesses behind these tokens, any node of a tree: from where a state was given last on."""
         tokens, request_id = sequence.tokens, sequence.id
-        if sequence.state is not None or request_id not in self._bases:
+        if sequence.state is not None:
             self._bases[request_id] = len(tokens)
-        base = self._bases[request_id]
-        own, path = self._recorded(request_id, base), tokens[base:]
-        if [guess.token for guess in own[: len(path)]] != path or len(own) == len(path):
-            base = self._follows_text(request_id, tokens)
-            own, path = self._recorded(request_id, base), tokens[base:]
-        return own[len(path) :]
-
-    def _recorded(self, request_id: str, length: int) -> list[Guess]:
-        chains = self._log.guesses[text_of(request_id)]
-        at = length - len(self._texts[text_of(request_id)].prompt_ids)
-        return [*chains[at]] if 0 <= at < len(chains) else []
+        elif request_id not in self._bases:
+            self._bases[request_id] = self._follows_text(request_id, tokens)
+        base, number = min(self._bases[request_id], len(tokens)), text_of(request_id)
+        text = self._texts[number]
+        return [*self._log.after(number, text.tokens, base - len(text.prompt_ids), tokens[base:])]
 
     def _follows_text(self, request_id: str, tokens: Listed[int]) -> int:
         """Count the tokens that agree with the text from its beginning."""

@@ -1,12 +1,16 @@
 """Make texts and drafts of stated statistics (`AcceptanceSpec`), as a recording that the simulator replays.
 
-The hardness h of a text's tokens is an AR(1) process. A drafter is right about a token where its margin
+The hardness h of a text's tokens is an AR(1) process about the text's own mean. A drafter is right about a token where
+its margin
 
     m = skill - sqrt(c) h - sqrt(1 - c) e > 0,    e its own noise, c the correlation between drafters.
 
-Its confidence is the chance of that given m with noise, so that it is calibrated; the noise sets the area under its
-ROC. Behind its first wrong token all of a chain is wrong. Two wrong drafters guess the same token with a stated chance.
-Skills are found by bisection, so that chains of the stated length give the stated tokens a round.
+Its confidence is the chance of that given m with noise and the text's mean, so that it is calibrated; the noise sets
+the area under its ROC. Of the chance that is left its second choice has a part, found so that it is right as often as
+stated, and never more than the first has; so have the third and fourth, as recorded drafters do. Behind its first wrong
+token all of a chain is wrong, behind a later choice that is right the chain of that prefix follows
+(`DrafterLog.after`). Two wrong drafters guess the same token with a stated chance. Skills are found by bisection, so
+that chains of the stated length give the stated tokens a round.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +23,18 @@ import numpy as np
 import torch
 
 from app.state import Guess
-from lab.simulate.log import DEPTH, DrafterLog, Log, Text
+from lab.simulate.log import CHOICES, DEPTH, Branches, Chain, Chains, DrafterLog, Log, Text
 from lab.testbeds.roofline import context_s, guess_s, prompt_token_s, step_costs
 from lab.testbeds.worlds import AcceptanceSpec, DrafterSpec, WorldSpec
 
 VOCAB = 50_000
 SAMPLE = 20_000  # tokens by which skills are found
+REQUESTS = 200  # that they belong to
 HALVINGS = 24
+# The largest parts of the second, third and fourth choice, over the second's. Where earlier choices are wrong they are
+# right in 0.21, 0.14 and 0.09 with the drafters that ship, and in 0.47, 0.42 and 0.35 with the recorded pair.
+DECAY = (1.0, 0.8, 0.5)
+APART = 9973  # between a drafter's wrong choices
 
 
 class Wanted(NamedTuple):
@@ -37,10 +46,14 @@ class Wanted(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A drafter's guesses at the tokens of a text: whether each is right, and its confidence."""
+    """A drafter's guesses at the tokens of a text: which choice is right, and the confidence of each."""
 
-    right: np.ndarray  # (T,) bool
-    confidence: np.ndarray  # (T,) float64
+    place: np.ndarray  # (T,) int64, of the right choice; CHOICES: none is
+    confidences: np.ndarray  # (T, CHOICES) float64
+
+    @property
+    def right(self) -> np.ndarray:
+        return self.place == 0
 
 
 def wanted_of(world: WorldSpec, data: str, count: int) -> list[Wanted]:
@@ -53,18 +66,17 @@ def made(world: WorldSpec, wanted: Listed[Wanted], seed: int) -> Log:
     """Make a recording of these texts with the world's drafters and costs; the same for the same seed."""
     draws = np.random.default_rng(seed)
     spec, hard, texts = world.acceptance, [], []
-    for domain, prompt_tokens, output_tokens in wanted:
-        hard.append(_hardness(output_tokens, spec.texture.value, draws))
+    means = _means(len(wanted), spec, np.random.default_rng((seed, len(world.drafters))))
+    for mean, (domain, prompt_tokens, output_tokens) in zip(means, wanted, strict=True):
+        hard.append((mean, _hardness(output_tokens, spec.texture.value, draws)))
         ids = draws.integers(VOCAB, size=prompt_tokens + output_tokens).tolist()
         texts.append(Text(domain=domain, prompt_ids=tuple(ids[:prompt_tokens]), tokens=tuple(ids[prompt_tokens:])))
     alike = [draws.integers(1, VOCAB, size=len(text.tokens)) for text in texts]  # what wrong drafters may agree on
-    guesses: dict[str, tuple[tuple[tuple[Guess, ...], ...], ...]] = {}
+    guesses: dict[str, Chains] = {}
     for number, name in enumerate(world.drafters):
         own = np.random.default_rng((seed, number))
-        drawn = [
-            draw(spec, _skill(spec, tokens_a_round_of(world, name, text.domain)), difficulty, own)
-            for text, difficulty in zip(texts, hard, strict=True)
-        ]
+        skills = [_skill(spec, tokens_a_round_of(world, name, text.domain)) for text in texts]
+        drawn = [draw(spec, skill, *how, own) for skill, how in zip(skills, hard, strict=True)]
         guesses[name] = tuple(
             _chains(text.tokens, one, _wrong(text, agreed, spec.agreement.value, own))
             for text, one, agreed in zip(texts, drawn, alike, strict=True)
@@ -77,9 +89,10 @@ def made(world: WorldSpec, wanted: Listed[Wanted], seed: int) -> Log:
     )
 
 
-def drafter_log(world: WorldSpec, name: str, guesses: tuple[tuple[tuple[Guess, ...], ...], ...]) -> DrafterLog:
+def drafter_log(world: WorldSpec, name: str, guesses: Chains, branches: Branches = ()) -> DrafterLog:
     return DrafterLog.model_construct(
         guesses=guesses,
+        branches=branches,
         token_s=guess_s(world, name),
         read_s=prompt_token_s(world, name),
         context_s=context_s(world, name),
@@ -102,13 +115,18 @@ def over_recording(world: WorldSpec, log: Log, mixture: str) -> tuple[WorldSpec,
     if mixture in log.drafters and mixture not in placed:
         placed[mixture] = mixed[0]
     own = world.model_copy(update={"drafters": placed})
-    drafters = {name: drafter_log(own, name, log.drafters[name].guesses) for name in placed}
+    drafters = {
+        name: drafter_log(own, name, log.drafters[name].guesses, log.drafters[name].branches) for name in placed
+    }
     return own, log.model_copy(update={"costs": step_costs(own).dumps(), "drafters": drafters})
 
 
 def half(log: Log, first: int) -> Log:
     """Return every second text of a recording, from the first or the second one on."""
-    drafters = {name: own.model_copy(update={"guesses": own.guesses[first::2]}) for name, own in log.drafters.items()}
+    drafters = {
+        name: own.model_copy(update={"guesses": own.guesses[first::2], "branches": own.branches[first::2]})
+        for name, own in log.drafters.items()
+    }
     return log.model_copy(update={"texts": log.texts[first::2], "drafters": drafters})
 
 
@@ -117,12 +135,16 @@ def tokens_a_round_of(world: WorldSpec, name: str, domain: str) -> float:
     return (spec.mixture if home is None else spec.home if home == domain else spec.elsewhere).value
 
 
-def draw(spec: AcceptanceSpec, skill: float, hard: np.ndarray, own: np.random.Generator) -> Drawn:
-    """Draw a drafter's guesses at tokens that are as hard as this; hard: (T,) float64, standard normal."""
+def draw(spec: AcceptanceSpec, skill: float, mean: float, hard: np.ndarray, own: np.random.Generator) -> Drawn:
+    """Draw a drafter's guesses at tokens that are as hard as this; hard: (T,) float64, about the text's `mean`."""
     shared = spec.correlation.value
-    margin = skill - sqrt(shared) * hard - sqrt(1.0 - shared) * own.standard_normal(len(hard))
-    noise = _noise(skill, spec.auc.value)
-    return Drawn(margin > 0.0, _seen(margin, skill, noise, own))
+    expected = skill - sqrt(shared) * mean
+    margin = expected - sqrt(shared) * hard - sqrt(1.0 - shared) * own.standard_normal(len(hard))
+    first = _seen(margin, expected, _noise(spec, skill), own)
+    others = _others(first, _part(spec, skill))
+    below = np.cumsum(others, axis=1) / np.maximum(1.0 - first, 1e-12)[:, None]  # given that the first is wrong
+    place = np.where(margin > 0.0, 0, 1 + (own.random((len(hard), 1)) >= below).sum(axis=1))
+    return Drawn(place, np.column_stack((first, others)))
 
 
 def rounds(right: np.ndarray, length: int) -> int:
@@ -134,12 +156,12 @@ def rounds(right: np.ndarray, length: int) -> int:
     return count
 
 
-def auc(drawn: Drawn) -> float:
-    """Return the chance that a right guess has more confidence than a wrong one."""
-    ranks = np.empty(len(drawn.right))
-    ranks[np.argsort(drawn.confidence)] = np.arange(len(ranks))
-    right = int(drawn.right.sum())
-    return float((ranks[drawn.right].sum() - right * (right - 1) / 2.0) / (right * (len(ranks) - right)))
+def auc(right: np.ndarray, confidence: np.ndarray) -> float:
+    """Return the chance that a right guess has more confidence than a wrong one; (T,) bool, (T,) float64."""
+    ranks = np.empty(len(right))
+    ranks[np.argsort(confidence)] = np.arange(len(ranks))
+    count = int(right.sum())
+    return float((ranks[right].sum() - count * (count - 1) / 2.0) / (count * (len(ranks) - count)))
 
 
 @lru_cache
@@ -147,21 +169,63 @@ def _skill(spec: AcceptanceSpec, tokens_a_round: float) -> float:
     """Find the skill with which chains of the stated length give so many tokens a round."""
     draws = np.random.default_rng(0)
     shared, length = spec.correlation.value, round(spec.length.value)
-    noise = sqrt(shared) * _hardness(SAMPLE, spec.texture.value, draws)
+    noise = sqrt(shared) * (_hardness(SAMPLE, spec.texture.value, draws) + _sampled_means(spec))
     noise += sqrt(1.0 - shared) * draws.standard_normal(SAMPLE)
-    return _found(lambda skill: SAMPLE / rounds(skill > noise, length), tokens_a_round, -4.0, 4.0)
+    return _found(lambda skill: SAMPLE / rounds(skill > noise, length), tokens_a_round, -8.0, 8.0)
 
 
 @lru_cache
-def _noise(skill: float, wanted: float) -> float:
-    """Find the noise of the margin with which the confidence has this AUC."""
-    draws = np.random.default_rng(0)
-    margin = skill + draws.standard_normal(SAMPLE)
+def _noise(spec: AcceptanceSpec, skill: float) -> float:
+    """Find the noise of the margin with which the confidence has the stated AUC."""
+    expected, margin = _sample(spec, skill)
 
     def rate(noise: float) -> float:
-        return -auc(Drawn(margin > 0.0, _seen(margin, skill, noise, np.random.default_rng(1))))
+        return -auc(margin > 0.0, _seen(margin, expected, noise, np.random.default_rng(1)))
 
-    return _found(rate, -wanted, 0.01, 100.0)
+    return _found(rate, -spec.auc.value, 0.01, 100.0)
+
+
+@lru_cache
+def _part(spec: AcceptanceSpec, skill: float) -> float:
+    """Find the part of what the first choice leaves with which the second is right as often as stated.
+
+    Raises ValueError where not even the whole is enough.
+    """
+    expected, margin = _sample(spec, skill)
+    first = _seen(margin, expected, _noise(spec, skill), np.random.default_rng(1))
+
+    def chance(part: float) -> float:
+        return float(_others(first, part)[:, 0].sum() / (1.0 - first).sum())
+
+    if chance(1.0) < spec.second.value:
+        raise ValueError(f"acceptance.second: with these numbers it is at most {chance(1.0):.2f}")
+    return _found(chance, spec.second.value, 0.0, 1.0)
+
+
+def _sample(spec: AcceptanceSpec, skill: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return expected margins and margins of a drafter, (SAMPLE,) float64."""
+    expected = skill - sqrt(spec.correlation.value) * _sampled_means(spec)
+    return expected, expected + np.random.default_rng(0).standard_normal(SAMPLE)
+
+
+def _sampled_means(spec: AcceptanceSpec) -> np.ndarray:
+    return np.repeat(_means(REQUESTS, spec, np.random.default_rng(1)), SAMPLE // REQUESTS)
+
+
+def _means(count: int, spec: AcceptanceSpec, own: np.random.Generator) -> np.ndarray:
+    """Return so many requests' mean hardness, (count,) float64: a normal's quantiles, shuffled."""
+    parts = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    return spec.spread.value * own.permutation(torch.special.ndtri(parts).numpy())
+
+
+def _others(first: np.ndarray, part: float) -> np.ndarray:
+    """Return the confidences of the choices behind the first, (T, CHOICES - 1), of that of the first, (T,) float64."""
+    found, left, last = [], 1.0 - first, first
+    for decay in DECAY:
+        last = np.minimum(last, decay * part * left)
+        left = left - last
+        found.append(last)
+    return np.column_stack(found)
 
 
 def _found(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
@@ -172,11 +236,11 @@ def _found(rising: Callable[[float], float], wanted: float, low: float, high: fl
     return (low + high) / 2.0
 
 
-def _seen(margin: np.ndarray, skill: float, noise: float, own: np.random.Generator) -> np.ndarray:
-    """Return the chance of a margin above 0 given margin + noise, the margin being normal about the skill."""
+def _seen(margin: np.ndarray, expected: np.ndarray | float, noise: float, own: np.random.Generator) -> np.ndarray:
+    """Return the chance of a margin above 0 given margin + noise, the margin being normal about the expected."""
     view = margin + noise * own.standard_normal(len(margin))
     part = noise * noise / (1.0 + noise * noise)
-    return torch.special.ndtr(torch.from_numpy((part * skill + (1.0 - part) * view) / sqrt(part))).numpy()
+    return torch.special.ndtr(torch.from_numpy((part * expected + (1.0 - part) * view) / sqrt(part))).numpy()
 
 
 def _hardness(tokens: int, texture: float, draws: np.random.Generator) -> np.ndarray:
@@ -189,22 +253,27 @@ def _hardness(tokens: int, texture: float, draws: np.random.Generator) -> np.nda
     return found
 
 
-def _wrong(text: Text, agreed: np.ndarray, agreement: float, own: np.random.Generator) -> list[int]:
-    """Return a wrong token for each position and DEPTH more; agreed: (T,) int64, the distance of the one in common."""
+def _wrong(text: Text, agreed: np.ndarray, agreement: float, own: np.random.Generator) -> np.ndarray:
+    """Return wrong choices for each position and DEPTH more, (T + DEPTH, CHOICES) int64.
+
+    agreed: (T,) int64, the distance of the first one that drafters have in common.
+    """
     count = len(text.tokens)
     apart = own.integers(1, VOCAB, size=count)
     distance = np.where(own.random(count) < sqrt(agreement), agreed, apart)  # of two wrong ones, both
-    found = (np.asarray(text.tokens) + distance) % VOCAB
-    return [*map(int, found), *map(int, own.integers(VOCAB, size=DEPTH))]
+    first = np.concatenate((distance, own.integers(1, VOCAB, size=DEPTH)))
+    distances = 1 + (first[:, None] - 1 + APART * np.arange(CHOICES)) % (VOCAB - 1)
+    return (np.pad(np.asarray(text.tokens), (0, DEPTH))[:, None] + distances) % VOCAB
 
 
-def _chains(tokens: tuple[int, ...], drawn: Drawn, wrong: Listed[int]) -> tuple[tuple[Guess, ...], ...]:
+def _chains(tokens: tuple[int, ...], drawn: Drawn, wrong: np.ndarray) -> tuple[Chain, ...]:
     """Return the chain of DEPTH guesses after each of a text's tokens; none before the first."""
-    count, sure = len(tokens), [*map(float, drawn.confidence)]
-    sure += sure[-1:] * DEPTH
-    on = [Guess(tokens[i] if drawn.right[i] else wrong[i], sure[i], tokens[i], 0.0) for i in range(count)]
-    off = [Guess(wrong[i], sure[i], wrong[i], 0.0) for i in range(count + DEPTH)]
-    chains: list[tuple[Guess, ...]] = [()]
+    count = len(tokens)
+    sure = np.concatenate((drawn.confidences, np.repeat(drawn.confidences[-1:], DEPTH, axis=0)))
+    is_right = drawn.place[:, None] == np.arange(CHOICES)
+    on = _guesses(np.where(is_right, np.asarray(tokens)[:, None], wrong[:count]), sure)
+    off = _guesses(wrong, sure)
+    chains: list[Chain] = [()]
     ends = [*map(int, np.flatnonzero(~drawn.right)), count]
     place = 0
     for at in range(1, count):
@@ -213,6 +282,12 @@ def _chains(tokens: tuple[int, ...], drawn: Drawn, wrong: Listed[int]) -> tuple[
         turn = min(ends[place] + 1, at + DEPTH, count)  # behind the first wrong token all are
         chains.append((*on[at:turn], *off[turn : at + DEPTH]))
     return tuple(chains)
+
+
+def _guesses(tokens: np.ndarray, confidences: np.ndarray) -> list[Guess]:
+    """Make guesses of choices, (N, CHOICES) int64, and their confidences, float64, of N or more."""
+    rows = zip(tokens.tolist(), confidences.tolist(), strict=False)
+    return [Guess(t[0], c[0], t[1], c[1], tuple(zip(t[2:], c[2:], strict=True))) for t, c in rows]
 
 
 def statistics(log: Log, length: int) -> dict[str, dict[str, float]]:

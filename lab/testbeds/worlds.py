@@ -125,6 +125,8 @@ class AcceptanceSpec(Part):
     correlation: Number  # of two drafters' margins, by the hardness of the token
     agreement: Number  # the chance that two wrong drafters guess the same token
     auc: Number  # the chance that a right guess has more confidence than a wrong one
+    second: Number  # the chance that the second choice is right where the first is wrong
+    spread: Number  # of requests' mean hardness, in standard deviations of a token's
 
 
 class LoadSpec(Part):

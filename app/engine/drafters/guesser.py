@@ -65,6 +65,10 @@ class ModelGuesser:
         found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
         return [found[id(work)] for work in works]
 
+    def guess_one(self, works: list[BatchEntry], choices: int) -> list[list[Guess]]:
+        """Return each final entry's next guess, of so many choices at temperature 0."""
+        return self._single(works, choices)
+
     def check(self) -> None:
         """Raise ModelRefused unless guesses in one call equal guesses one by one."""
         sequence = probe(PROBED, self.model.vocab_size)
@@ -79,7 +83,7 @@ class ModelGuesser:
         if not all(_are_alike(a, b) for a, b in zip(found, alone, strict=True)):
             raise ModelRefused(f"the drafter's compiled guesses {found} differ from its logits' {alone}")
 
-    def _single(self, works: list[BatchEntry]) -> list[list[Guess]]:
+    def _single(self, works: list[BatchEntry], choices: int = 2) -> list[list[Guess]]:
         found: list[list[Guess]] = [[] for _ in works]
         greedy: dict[int, torch.Tensor] = {}
         added = self._features.rows(works) if self._features else None
@@ -89,7 +93,7 @@ class ModelGuesser:
             elif rows is not None:
                 position = work.start + len(work.tokens)
                 found[i] = [sampled(rows.rows[0], self._head_ids, position, work.sequence.sampling)]
-        best = likeliest(torch.stack([*greedy.values()]), self._head_ids) if greedy else []
+        best = likeliest(torch.stack([*greedy.values()]), self._head_ids, choices) if greedy else []
         for i, guess in zip(greedy, best, strict=True):
             found[i] = [guess]
         return found
@@ -111,9 +115,9 @@ class ModelGuesser:
         ]
 
 
-def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None) -> list[Guess]:
-    """Return the two largest of each row of logits (N, Vh); `head_ids`: (Vh,) int64, the columns' tokens."""
-    values, best = logits.topk(min(2, logits.shape[-1]))
+def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None, choices: int = 2) -> list[Guess]:
+    """Return the largest of each row of logits (N, Vh); `head_ids`: (Vh,) int64, the columns' tokens."""
+    values, best = logits.topk(min(choices, logits.shape[-1]))
     chances = (values - logits.logsumexp(-1, keepdim=True)).exp().tolist()
     tokens = (best if head_ids is None else head_ids[best]).tolist()
     return [_guess(*both) for both in zip(tokens, chances, strict=True)]
@@ -139,4 +143,6 @@ def _are_alike(ours: Guess, theirs: Guess) -> bool:
 
 
 def _guess(tokens: list[int], chances: list[float]) -> Guess:
-    return Guess(tokens[0], chances[0], tokens[-1], chances[-1] if len(tokens) > 1 else 0.0)
+    (token, chance), *others = zip(tokens, chances, strict=True)
+    second, *further = others or [(token, 0.0)]
+    return Guess(token, chance, *second, tuple(further))

@@ -125,7 +125,7 @@ def test_a_recording_is_divided_into_texts_to_measure_and_texts_to_choose_on() -
 
 
 def _with_mixture(world: WorldSpec, tokens: float) -> WorldSpec:
-    spec = world.acceptance.model_copy(update={"mixture": Number(tokens, "assumed")})
+    spec = world.acceptance.model_copy(update={"mixture": Number(tokens, "assumed"), "second": Number(0.0, "assumed")})
     return world.model_copy(update={"acceptance": spec})
 
 

@@ -41,6 +41,16 @@ def test_a_greedy_guess_is_the_two_likeliest_tokens():
     assert [found.confidence, found.second_confidence] == pytest.approx(q.tolist(), rel=1e-4)
 
 
+def test_one_guess_has_as_many_choices_as_are_wanted():
+    guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
+    work = fakes.work(fakes.cached(TEXT), 0)
+    assert guesser.try_reserve(work, 0)
+    ((found,),) = guesser.guess_one([work], 4)
+    q, tokens = logits_of(fakes.tiny(), TEXT).softmax(-1).topk(4)
+    assert [found.token, found.second, *(token for token, _ in found.further)] == tokens.tolist()
+    assert [chance for _, chance in found.further] == pytest.approx(q.tolist()[2:], rel=1e-4)
+
+
 def test_a_sampled_guess_meets_the_noise_that_the_target_will_meet():
     guesser = ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY)
     z = logits_of(fakes.tiny(), TEXT) / 0.7
