@@ -72,8 +72,8 @@ def test_all_booleans_are_tried() -> None:
 @pytest.mark.parametrize("model", [ChatBody, CompletionBody])
 @pytest.mark.parametrize("name", sorted({*SAMPLING} - {"seed"}))
 def test_openais_fields_have_the_bounds_of_a_generate_request(model: type[BaseModel], name: str) -> None:
-    said, own = (kinds(of.model_json_schema()["properties"][name]) for of in (model, GenerateRequest))
-    assert said == own
+    stated, own = (kinds(of.model_json_schema()["properties"][name]) for of in (model, GenerateRequest))
+    assert stated == own
 
 
 def kinds(described: dict[str, Any]) -> list[dict[str, Any]]:
