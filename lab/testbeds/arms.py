@@ -4,7 +4,7 @@ Data only. No arm uses n-gram tables, since made texts repeat nothing, and beat 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from lab.testbeds.worlds import WorldSpec
@@ -29,7 +29,7 @@ class Arm:
     axes: Axes = ()
     system: System = "paceline"
     is_coupled: bool = False  # one batch; the target and each drafter work in turn
-    chosen: str = ""  # on the axes
+    choice: Choice = field(default_factory=dict)  # made on the axes
 
     @property
     def name(self) -> str:
@@ -39,16 +39,23 @@ class Arm:
     def drafters(self) -> tuple[str, ...]:
         return self.variant.drafters or ()
 
+    @property
+    def chosen(self) -> str:
+        return "; ".join(
+            f"{name} {value if isinstance(value, str | int) else ', '.join(value)}"
+            for name, value in self.choice.items()
+        )
+
     def at(self, choices: Iterable[Choice]) -> "Arm":
         """Return the arm with these choices, and no axes."""
-        settings: dict[str, Any] = {name: value for choice in choices for name, value in choice.items()}
-        words = (
-            f"{name} {', '.join(value) if isinstance(value, tuple) else value}" for name, value in settings.items()
-        )
-        chosen, system = "; ".join(words), settings.pop("system", self.system)
-        own = {name: settings.pop(name) for name in ("drafters", "length") if name in settings}
+        choice: dict[str, Any] = {name: value for one in choices for name, value in one.items()}
+        settings = dict(choice)
+        own: dict[str, Any] = {"length": settings.pop("length")} if "length" in settings else {}
+        if "drafters" in settings:
+            own["drafters"] = tuple(settings.pop("drafters"))
+        system = settings.pop("system", self.system)
         variant = replace(self.variant, changes={**self.variant.changes, **settings}, **own)
-        return replace(self, variant=variant, axes=(), system=system, chosen=chosen)
+        return replace(self, variant=variant, axes=(), system=system, choice=choice)
 
 
 CHAINS: tuple[Choice, ...] = tuple({"lengths": f"fixed:{n}"} for n in LENGTHS)

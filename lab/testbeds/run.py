@@ -55,6 +55,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--fitted", action="store_true", help="bands over the fitted worlds, each under its own load")
     parser.add_argument("--seeds", type=int, nargs="+", help="of texts, drafts and arrivals (default: the suite's)")
     parser.add_argument("--only", type=re.compile, default="", help="cells of the suite whose name has this expression")
+    parser.add_argument("--chosen", type=Path, help="result of the suite whose choices of lengths and drafters hold")
     parser.add_argument("--jobs", type=count, default=1, help="cells of the suite at the same time")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result files")
     args = parser.parse_args(argv)
@@ -68,9 +69,13 @@ def run_suite(args: argparse.Namespace, head: Mapping[str, Any]) -> None:
     suite = read_suite(FOLDER)
     seeds, every = args.seeds or [*suite.seeds], [*cells_of(suite)]
     cells = [cell for cell in every if re.search(args.only, cell.name)]
+    earlier = json.loads(args.chosen.read_text())["cells"] if args.chosen else {}
+    chosen = {name: cell["chosen"] for name, cell in earlier.items()}
     found: dict[str, Any] = {}
     with ProcessPoolExecutor(args.jobs) as pool:
-        each = (map if args.jobs == 1 else pool.map)(partial(run_cell, seeds=seeds, folder=FOLDER), cells)
+        each = (map if args.jobs == 1 else pool.map)(
+            partial(run_cell, seeds=seeds, folder=FOLDER, chosen=chosen), cells
+        )
         for cell, own in zip(cells, each, strict=True):
             found[cell.name] = own
             print(quotients_table(cell.name, own), flush=True)

@@ -16,7 +16,7 @@ from app.config import ROOT
 from bench.load.arrivals import trace, window
 from bench.stats import both_bounds
 from lab.simulate.log import Log
-from lab.testbeds.arms import ARMS
+from lab.testbeds.arms import ARMS, Choice
 from lab.testbeds.figures import Figures
 from lab.testbeds.fitted import read_fitted
 from lab.testbeds.play import Load, loop, play, tuned
@@ -28,7 +28,7 @@ CODE_TRACE = ROOT / "bench" / "data" / "azure-2023-code.csv.gz"
 RECORDINGS = ROOT / "lab" / "data"
 FEWEST_TEXTS = 40  # made for a load, or one for each of its streams; they come round
 OTHER = 1000  # added to the seed for the data on which arms are tuned
-TUNED_WAVES, TUNED_FEWEST = 2, 5  # requests that count there
+TUNED_WAVES, TUNED_FEWEST = 1, 5  # requests that count there
 BEST = "the best baseline"
 Rows = dict[str, Figures]  # by arm
 
@@ -37,8 +37,8 @@ class PaperArms(Part):
     """The roles of a paper's arms; those without one, plain decoding among them, are baselines."""
 
     own: tuple[str, ...]
-    ablations: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 class Row(Part):
@@ -90,12 +90,22 @@ def cells_of(suite: Suite) -> Iterator[Cell]:
             yield Cell(f"{name}, {rate:g}/s", paper, suite.papers[paper], row, 0, rate)
 
 
-def run_cell(cell: Cell, seeds: Listed[int], folder: Path) -> dict[str, Any]:
-    """Run a cell with every seed; return the figures of its arms, and the quotients between them."""
+def run_cell(
+    cell: Cell, seeds: Listed[int], folder: Path, chosen: Mapping[str, Mapping[str, Choice]]
+) -> dict[str, Any]:
+    """Run a cell with every seed; return the figures of its arms, and the quotients between them.
+
+    `chosen`: by cell and arm, what is not chosen again.
+    """
     began_s = time.process_time()
     place, (other_load, *loads) = place_of(cell.row, folder), [load_of(cell, seed) for seed in (OTHER, *seeds)]
     other = place.source(_texts(other_load), OTHER)
-    arms = [tuned(place.world, arm, other, other_load, OTHER) for arm in ARMS[cell.paper](place.world)]
+    known = chosen.get(cell.name, {})
+    arms = [
+        arm.at([known[arm.name]]) if arm.name in known else tuned(place.world, arm, other, other_load, OTHER)
+        for arm in ARMS[cell.paper](place.world)
+        if arm.name not in cell.roles.left_out
+    ]
     rows: list[Rows] = []
     for seed, load in zip(seeds, loads, strict=True):
         log = place.source(_texts(load), seed)
@@ -103,6 +113,7 @@ def run_cell(cell: Cell, seeds: Listed[int], folder: Path) -> dict[str, Any]:
     speeds = [{arm: load.speed(own) for arm, own in figures.items()} for load, figures in zip(loads, rows, strict=True)]
     return {
         "quotients": quotients(speeds, cell.roles),
+        "chosen": {arm.name: arm.choice for arm in arms},
         "arms": {
             arm.name: {seed: row[arm.name].record() for seed, row in zip(seeds, rows, strict=True)} for arm in arms
         },
@@ -112,7 +123,7 @@ def run_cell(cell: Cell, seeds: Listed[int], folder: Path) -> dict[str, Any]:
 
 def quotients(speeds: Listed[Mapping[str, float]], roles: PaperArms) -> dict[str, Any]:
     """Return, of `pace` and the paper's own arms, their speed over others' by seed, with bounds over the seeds."""
-    others = {PACE, *roles.own, *roles.ablations, *roles.apart}
+    others = {PACE, *roles.own, *roles.apart}
     baselines = [name for name in speeds[0] if name not in others]
 
     def over(arm: str, names: Listed[str]) -> dict[str, Any]:
