@@ -119,6 +119,10 @@ def _simulated(world: WorldSpec, arm: Arm, log: Log, load: Load, seed: int) -> W
             setting = replace(setting, guesser=ChainGuesser)
     if arm.is_coupled:
         setting = replace(setting, is_local=True, verifiers=1)
+        device, host_s = world.target.device, world.target.host_s.value  # one process has no lane beside the target
+        launch_s = world.devices[device].launch_s.value + host_s
+        costs = step_costs(world.with_values({f"devices.{device}.launch_s": launch_s}))
+        log = log.model_copy(update={"costs": costs.dumps()})
     most = max(1, setting.kv_tokens // setting.verifiers // _whole_tokens(log))  # none is ever put aside for another
     variant = replace(arm.variant, changes={**arm.variant.changes, "max_sequences": most})
     simulated = build(log, variant, setting, lambda: [])
@@ -137,7 +141,7 @@ def _whole_tokens(log: Log) -> int:
 def _verified(arm: Arm, simulated: World) -> float:
     """Return the draft tokens of rounds with room for the plan's stated length; 0 where it states none."""
     own = simulated.settings.plan
-    if arm.system not in ("paceline", "chains") or not own.drafts_whole or ":" not in own.lengths:
+    if arm.system not in ("paceline", "chains") or ":" not in own.lengths or not own.drafts:
         return 0.0
     rounds = [
         tokens
@@ -145,7 +149,7 @@ def _verified(arm: Arm, simulated: World) -> float:
         for tokens in verified(simulated.store.events(record.id, 0), record.max_tokens, own.stated_tokens)
     ]
     mean = fmean(rounds) if rounds else 0.0
-    if min(rounds, default=0) < own.stated_tokens:
+    if own.drafts_whole and min(rounds, default=0) < own.stated_tokens:
         raise RuntimeError(f"{arm.name} states {own.lengths} and verified {mean:.2f} tokens a round")
     return mean
 
