@@ -59,14 +59,19 @@ class Figures:
 
     @classmethod
     def of(cls, served: Served, price_per_h: float, peak_flops: float, chosen: str, wave: int = 0) -> "Figures":
-        """Return the figures of all requests but the first and the last `wave` of them to end."""
+        """Return the figures of all requests but the first and the last `wave` of them to end.
+
+        The tokens/s of closed loops of so many streams are by Little's law: tokens under way over a request's seconds.
+        """
         ended = sorted(served.ended)
         counted = ended[wave : len(ended) - wave]
-        began_s = ended[wave - 1].at_s if wave else 0.0
+        tokens, in_s = sum(one.tokens for one in counted), counted[-1].at_s
+        if wave:
+            in_s = sum(one.times.total_s for one in counted) / wave
         rounds = served.tokens - served.accepted  # each commits a token of the target's own
         return cls(
             tuple(one.times for one in counted),
-            sum(one.tokens for one in counted) / (counted[-1].at_s - began_s),
+            tokens / in_s,
             served.tokens / rounds,
             served.drafted / rounds,
             1.0 - served.accepted / served.drafted if served.drafted else 0.0,

@@ -28,7 +28,7 @@ CODE_TRACE = ROOT / "bench" / "data" / "azure-2023-code.csv.gz"
 RECORDINGS = ROOT / "lab" / "data"
 FEWEST_TEXTS = 40  # made for a load, or one for each of its streams; they come round
 OTHER = 1000  # added to the seed for the data on which arms are tuned
-TUNED_WAVES, TUNED_FEWEST = 1, 5  # requests that count there
+TUNED_WAVES, TUNED_FEWEST = 1, 10  # requests that count there
 BEST = "the best baseline"
 Rows = dict[str, Figures]  # by arm
 
