@@ -11,7 +11,8 @@ from lab.testbeds.worlds import WorldSpec
 from lab.ways import OFF, Variant
 
 COMMON = {"pruning": "off"}
-PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most
+PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most,
+PATIENT = 1000.0  # and otherwise so many times the usual time of drafting
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of chains and trees
 ADASPEC_MOST = 8  # tokens that AdaSpec drafts at most
 MICRO_RUNS = (1, 2, 3, 4)  # tokens of a micro-run of PipeInfer's
@@ -142,7 +143,8 @@ def pace(drafters: tuple[str, ...], changes: Choice) -> Arm:
 
 def plan(name: str, base: str, drafters: tuple[str, ...], changes: Choice) -> Variant:
     """Return a paper's plan, which waits for the drafts of all drafters that it uses."""
-    return variant_of(name, {"plan": base, **changes}, drafters, policy={"draft_wait_s": PATIENCE_S})
+    policy = {"draft_wait_s": PATIENCE_S, "draft_wait_factor": PATIENT}
+    return variant_of(name, {"plan": base, **changes}, drafters, policy=policy)
 
 
 def variant_of(name: str, changes: Choice, drafters: tuple[str, ...], **fields: Any) -> Variant:
