@@ -104,10 +104,10 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
     return [
         off(),
         vanilla("vanilla", drafters),
-        Arm(plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"})),
+        Arm(plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"}), system="chains"),
         Arm(adaspec, system="adaspec"),
         smurfs(drafters, {}, [{"overlap": "none"}, *ways]),
-        *(Arm(plan(name, "faser", drafters, own)) for name, own in parts.items()),
+        *(Arm(plan(name, "faser", drafters, own), system="chains") for name, own in parts.items()),
         pace(drafters, {"pruning": "auto"}),
     ]
 
@@ -120,7 +120,8 @@ def off() -> Arm:
 
 
 def vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
-    return Arm(plan(name, "vanilla", drafters[:1], {}), (CHAINS, alone(drafters)))
+    # Leaves would take the room of a chain's last tokens.
+    return Arm(plan(name, "vanilla", drafters[:1], {}), (CHAINS, alone(drafters)), "chains")
 
 
 def pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
