@@ -21,6 +21,7 @@ Batching = Literal["pace", "cosine"]
 Overlapping = Literal["auto", "none", "halves", "always-halves", "joint"]
 Pruning = Literal["auto", "on", "off"]
 Placement = Literal["apart", "together", "nodes"]
+FASER_TOKENS = 8  # that its search chooses from at most
 LENGTHS = r"^(marginal|faser|cosine|fixed:0|(fixed|tree):([1-9]|[1-5]\d|6[0-4]))$"
 BASE = "base"  # the key of a plan file that names the plan it changes
 Names = tuple[str, ...]
@@ -108,6 +109,13 @@ class Plan(BaseModel):
     @property
     def drafts(self) -> bool:
         return self.lengths != "fixed:0"
+
+    @property
+    def stated_tokens(self) -> int:
+        """Return the draft tokens that a sequence may have at any load; 0: as the policy bounds them."""
+        if self.lengths == "faser":
+            return FASER_TOKENS
+        return int(self.lengths.partition(":")[2] or 0)
 
     @property
     def drafts_whole(self) -> bool:

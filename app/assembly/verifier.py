@@ -20,7 +20,7 @@ from app.engine.weights.resolve import refusing, target_folder
 from app.engine.weights.target_id import target_id
 from app.placement.splits import FixedSplits, Splits
 from app.scheduler.cosine import CosineSelection, Memory
-from app.scheduler.tree_budget import BatchSelection, PaceSelection
+from app.scheduler.tree_budget import BatchSelection, PaceSelection, WholeSelection
 from app.speculation.baselines import BaselineController, length_policy, length_search
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_length import LengthController
@@ -164,6 +164,7 @@ def verifier_over(
         sends_states=plan.states,
         shares_tokens=plan.fusion == "token",
         drafts_whole=plan.drafts_whole,
+        stated_tokens=plan.stated_tokens,
         splits=splits,
     )
     stats = VerifierStats(measured, strategies.router.asked_rounds, metrics or VerifierMetrics())
@@ -213,7 +214,7 @@ def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
     is_tree = kind == "cosine" or kind.startswith("tree:")
     if baseline is None:
         return LengthController()
-    return BaselineController(baseline, is_tree=is_tree, is_whole=plan.batching != "cosine")
+    return BaselineController(baseline, is_tree=is_tree)
 
 
 def overlap(settings: Settings) -> Overlap:
@@ -231,6 +232,6 @@ def overlap(settings: Settings) -> Overlap:
 def selection(settings: Settings, draft_costs: DraftCosts, memory: Memory) -> BatchSelection:
     """Choose how the trees of a step are selected; CoSine's rule reads the free `memory`."""
     plan = settings.plan
-    return (
-        CosineSelection(draft_costs.seconds, memory, plan.objective) if plan.batching == "cosine" else PaceSelection()
-    )
+    if plan.batching == "cosine":
+        return CosineSelection(draft_costs.seconds, memory, plan.objective)
+    return PaceSelection() if plan.lengths == "marginal" else WholeSelection()

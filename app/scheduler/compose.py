@@ -13,8 +13,6 @@ from app.scheduler.tree_budget import BatchRows, BatchSelection, PaceSelection
 from app.state import NO_TREE, BatchEntry, Sequence, Tree
 
 PACE = PaceSelection()
-STEP_NODES = 256  # of all trees, that a step chooses from: to weigh more of them costs more than they bring
-LEAST_NODES, MOST_NODES = 4, 16  # of one tree
 TAIL_TOKENS = 8  # a running sequence with no more than this uncached decodes; else it is refilled
 
 
@@ -64,9 +62,9 @@ def compose(
         chunk_rows = sum(len(work.tokens) for work in chunks)
         base_s += costs.seconds(base_rows) - costs.seconds(base_rows + chunk_rows)
         base_rows += chunk_rows
-    most = min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, len(running))))
     trees = [NO_TREE] * len(running)
     if policy.max_draft_tokens:
+        most = selection.most_nodes(len(running))
         trees = [_allowed_tree(s, most) for s in running]
     row_s = [tokens * reading.row_token_s for tokens in cached]
     batch = BatchRows(base_rows, policy.max_batch_tokens, chunk_rows, costs, base_s, row_s, not is_together)

@@ -22,7 +22,7 @@ from typing import Protocol
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.step_costs import StepCosts
 from app.plans import Objective
-from app.scheduler.tree_budget import BatchRows
+from app.scheduler.tree_budget import LEAST_NODES, STEP_NODES, BatchRows
 from app.state import Sequence, Tree
 
 DraftSeconds = Callable[[int, int], float]  # (batch, depth) -> the seconds of drafting
@@ -59,6 +59,9 @@ class CosineSelection:
         self._draft_s = draft_s
         self._memory = memory
         self._objective = objective
+
+    def most_nodes(self, sequences: int) -> int:
+        return min(self._objective.max_candidates, max(LEAST_NODES, STEP_NODES // max(1, sequences)))
 
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
         pool = [_pooled(sequence, tree) for sequence, tree in zip(sequences, trees, strict=True)]

@@ -7,7 +7,10 @@ from operator import add, truediv
 from typing import Protocol
 
 from app.engine.step_costs import StepCosts
-from app.state import Sequence, Tree
+from app.state import MAX_NODES, Sequence, Tree
+
+STEP_NODES = 256  # of all trees, that a step chooses from: to weigh more of them costs more than they bring
+LEAST_NODES, MOST_NODES = 4, 16  # of one tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,34 @@ class BatchRows:
 
 
 class BatchSelection(Protocol):
+    def most_nodes(self, sequences: int) -> int:
+        """Return the nodes of one tree that are chosen from in a step of so many sequences."""
+        ...
+
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
         """Return the nodes of each sequence's tree; None leaves the sequence out of the step."""
         ...
 
 
 class PaceSelection:
+    def most_nodes(self, sequences: int) -> int:
+        return min(MOST_NODES, max(LEAST_NODES, STEP_NODES // max(1, sequences)))
+
     def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
         return cut(trees, rows.base, rows.costs, rows.most, rows.base_s, rows.row_s)
+
+
+class WholeSelection:
+    """Verify all of every tree, as baselines do; where a step lacks rows, the largest trees lose nodes."""
+
+    def most_nodes(self, sequences: int) -> int:
+        return MAX_NODES
+
+    def select(self, sequences: Listed[Sequence], trees: Listed[Tree], rows: BatchRows) -> Listed[int | None]:
+        kept = [len(tree.tokens) for tree in trees]
+        for _ in range(rows.base + sum(kept) - rows.most):
+            kept[kept.index(max(kept))] -= 1
+        return kept
 
 
 def cut(

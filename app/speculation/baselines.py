@@ -1,7 +1,4 @@
-"""Decide draft lengths by other rules than marginal gain (`app.speculation.marginal`), as baselines.
-
-All of a draft is verified, with CoSine's batches as much as their objective chooses.
-"""
+"""Decide draft lengths by other rules than marginal gain (`app.speculation.marginal`), as baselines."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -57,13 +54,12 @@ class CommittedCounts:
 
 
 class BaselineController:
-    def __init__(self, policy: LengthPolicy, *, is_tree: bool = False, is_whole: bool = True) -> None:
-        """With `is_tree` verify trees, else main branches; with `is_whole` all of them."""
+    def __init__(self, policy: LengthPolicy, *, is_tree: bool = False) -> None:
+        """With `is_tree` verify trees, else main branches."""
         self.modes: Final = DraftModes()
         self._policy = policy
         self._is_tree = is_tree
         self._committed = CommittedCounts()
-        self._is_whole = is_whole
 
     @property
     def drafters(self) -> int | None:
@@ -78,22 +74,12 @@ class BaselineController:
         return LengthDecision(depths)
 
     def trim(self, tree: Tree) -> Tree:
-        wanted = tree if self._is_tree else tree.chain()
-        return whole(wanted) if self._is_whole else wanted
+        return tree if self._is_tree else tree.chain()
 
 
 def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:
     for candidate, depth in zip(candidates, depths, strict=True):
         candidate.expectation.record_asked(depth)
-
-
-def whole_chain(tree: Tree) -> Tree:
-    return whole(tree.chain())
-
-
-def whole(tree: Tree) -> Tree:
-    survival = [1.0] * len(tree.tokens)
-    return Tree(tree.tokens, tree.parents, survival, tree.proposers, tree.confidence)
 
 
 class FixedLength:

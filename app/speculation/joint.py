@@ -20,7 +20,7 @@ from typing import Final
 
 from app.engine.step_costs import StepCosts
 from app.placement.splits import Split
-from app.speculation.baselines import CommittedCounts, record_asked, whole_chain
+from app.speculation.baselines import CommittedCounts, record_asked
 from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthSearch
@@ -100,7 +100,7 @@ class JointController:
         return LengthDecision(chosen.lengths, split=chosen.split)
 
     def trim(self, tree: Tree) -> Tree:
-        return whole_chain(tree)
+        return tree.chain()
 
     def runs_ahead(self, asked: object, core_share: float) -> bool:
         return self._plan.chunk is not None

@@ -39,6 +39,7 @@ class DraftStrategies:
     sends_states: bool = True  # jobs carry the target's hidden state to drafters that read it
     shares_tokens: bool = False  # drafters on several nodes guess each token together
     drafts_whole: bool = False  # models draft unlikely tokens, too
+    stated_tokens: int = 0  # that models may draft, however few the policy allows, if any
     splits: Splits = field(default_factory=FixedSplits)
 
 
@@ -63,6 +64,7 @@ class Speculation(RoundObserver):
         self._overlap = strategies.overlap
         self._splits = strategies.splits
         self._sends_states = strategies.sends_states
+        self._stated_tokens = strategies.stated_tokens
         self._least_survival = 0.0 if strategies.drafts_whole else LEAST_SURVIVAL
         self._costs = costs
         self._draft_costs = self.lengths.modes.with_models.costs
@@ -168,15 +170,16 @@ class Speculation(RoundObserver):
     def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
         """Return the most draft tokens of the sequence, by its own and the policy's bound and its room.
 
-        The policy's bound falls where drafter nodes are behind; model-free drafters may draft MODEL_FREE_TOKENS.
+        The policy's bound falls where drafter nodes are behind; model-free drafters may draft MODEL_FREE_TOKENS, and
+        plans of stated lengths these.
         """
         record = sequence.record
         wish = record.speculation
         if not wish.enabled or not self._pool.allows_any(wish.drafters):
             return 0
         most = policy.max_draft_tokens
-        if is_model_free and most:
-            most = max(most, MODEL_FREE_TOKENS)
+        if most:
+            most = max(most, self._stated_tokens, MODEL_FREE_TOKENS if is_model_free else 0)
         own = most if wish.max_draft_tokens is None else wish.max_draft_tokens
         return max(0, min(own, most, record.max_tokens - sequence.generated - 1))
 

@@ -1,37 +1,36 @@
 """Name the arms of the testbeds: the plans that run live, their ablations, and the papers' baselines.
 
-Data only. No arm uses n-gram tables, since made texts repeat nothing.
+Data only. No arm uses n-gram tables, since made texts repeat nothing, and beat steers none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import product
-from types import MappingProxyType
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from lab.testbeds.worlds import WorldSpec
 from lab.ways import OFF, Variant
 
-COMMON = {"max_sequences": 512, "pruning": "off"}
-PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most
+COMMON = {"pruning": "off"}
+PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most,
+PATIENT = 1000.0  # and otherwise so many times the usual time of drafting
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of chains and trees
 ADASPEC_MOST = 8  # tokens that AdaSpec drafts at most
 MICRO_RUNS = (1, 2, 3, 4)  # tokens of a micro-run of PipeInfer's
-NOTHING: Mapping[str, object] = MappingProxyType({})
-System = Literal["paceline", "adaspec", "smurfs", "pipeinfer"]  # what runs an arm (`lab.testbeds.play`)
+# What runs an arm (`lab.testbeds.play`). Chains: Paceline, whose drafters give no second-best guesses.
+System = Literal["paceline", "chains", "adaspec", "smurfs", "pipeinfer"]
+Choice = Mapping[str, Any]  # settings and their values, a variant's `drafters` or `length`, or an arm's `system`
+Axes = tuple[tuple[Choice, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Variants of one name; the fastest on other data is the one that is measured."""
+    """A variant, and what is left to choose on other data: on each axis in turn, the fastest."""
 
-    variants: tuple[Variant, ...]
+    variant: Variant
+    axes: Axes = ()
     system: System = "paceline"
-    chosen: str = ""  # settings of the variant that was fastest; empty: there is one variant
-
-    @property
-    def variant(self) -> Variant:
-        return self.variants[0]
+    is_coupled: bool = False  # one batch; the target and each drafter work in turn
+    choice: Choice = field(default_factory=dict)  # made on the axes
 
     @property
     def name(self) -> str:
@@ -41,35 +40,52 @@ class Arm:
     def drafters(self) -> tuple[str, ...]:
         return self.variant.drafters or ()
 
-    def only(self, variant: Variant) -> "Arm":
-        """Return the arm with this one of its variants alone; `chosen`: where the variants differ."""
-        shared = set.intersection(*(set(_words(one)) for one in self.variants))
-        own = (word for word in _words(variant) if word not in shared)
-        return replace(self, variants=(variant,), chosen=", ".join(own))
+    @property
+    def chosen(self) -> str:
+        return "; ".join(
+            f"{name} {value if isinstance(value, str | int) else ', '.join(value)}"
+            for name, value in self.choice.items()
+        )
+
+    def at(self, choices: Iterable[Choice]) -> "Arm":
+        """Return the arm with these choices, and no axes."""
+        choice: dict[str, Any] = {name: value for one in choices for name, value in one.items()}
+        settings = dict(choice)
+        own: dict[str, Any] = {"length": settings.pop("length")} if "length" in settings else {}
+        if "drafters" in settings:
+            own["drafters"] = tuple(settings.pop("drafters"))
+        system = settings.pop("system", self.system)
+        variant = replace(self.variant, changes={**self.variant.changes, **settings}, **own)
+        return replace(self, variant=variant, axes=(), system=system, choice=choice)
+
+
+CHAINS: tuple[Choice, ...] = tuple({"lengths": f"fixed:{n}"} for n in LENGTHS)
+TREES: tuple[Choice, ...] = tuple({"lengths": f"tree:{n}"} for n in LENGTHS)
+# SpecInfer's expansion, as far as plans have it: second-best guesses at each level, or none.
+EXPANSIONS: tuple[Choice, ...] = ({"system": "paceline"}, {"system": "chains"})
 
 
 def cosine_arms(world: WorldSpec) -> list[Arm]:
     """Return the arms in a world of CoSine's: experts of domains, and a drafter trained on the mixture."""
     experts = tuple(name for name, one in world.drafters.items() if one.domain)
     mixture = tuple(name for name, one in world.drafters.items() if not one.domain)[:1]
-    every: dict[str, object] = {"drafters_per_sequence": len(experts)}  # each has a node
-    no_fusion = _plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"})
+    every: Choice = {"drafters_per_sequence": len(experts)}  # each has a node
+    unions = tuple({"drafters": experts[:n]} for n in range(len(experts), 0, -1))
+    no_fusion = plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"})
     return [
         off(),
         vanilla("vanilla", experts),
         vanilla("vanilla, mixture", mixture),
-        Arm(tuple(_plan("specinfer", "specinfer", experts, {**every, "lengths": f"tree:{n}"}) for n in LENGTHS)),
+        Arm(plan("specinfer", "specinfer", experts, every), (TREES, unions, EXPANSIONS)),
+        Arm(plan("specinfer, coupled", "specinfer", experts, every), (TREES,), is_coupled=True),
         pipeinfer("pipeinfer", experts),
         pipeinfer("pipeinfer, mixture", mixture),
         smurfs(experts, every, [{"overlap": "none"}, {"overlap": "always-halves"}]),
-        _one("cosine", "cosine", experts, every),
-        _one("cosine without sharing", "cosine", experts, {**every, "fusion": "tree"}),
-        _one("cosine without routing", "cosine", experts, {**every, "routing": "all"}),
-        _one("cosine without control", "cosine", experts, {"lengths": "tree:4", "drafters_per_sequence": 2}),
-        Arm((replace(no_fusion, without="fusion"),)),
-        *(_one(f"cosine of {n}", "cosine", experts[:n], {"drafters_per_sequence": n}) for n in range(1, len(experts))),
-        _pace("pace", experts, every),
-        _pace("pace, mixture", mixture),
+        Arm(plan("cosine", "cosine", experts, every)),
+        Arm(plan("cosine, depth tuned", "cosine", experts, {**every, "routing": "all"}), (TREES,)),
+        Arm(plan("cosine without sharing", "cosine", experts, {**every, "fusion": "tree"})),
+        Arm(replace(no_fusion, without="fusion")),
+        pace(experts, every),
     ]
 
 
@@ -77,24 +93,22 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
     """Return the arms in a world of FASER's: its parts one after the other, and chains."""
     drafters = tuple(world.drafters)
     splits = [round(own.value) for own in world.shared.splits] if world.shared else []
-    ways: list[dict[str, object]] = [{"overlap": "always-halves", "partition": units} for units in splits]
-    parts: dict[str, dict[str, object]] = {
+    ways: list[Choice] = [{"overlap": "always-halves", "partition": units} for units in splits]
+    parts: dict[str, Choice] = {
         "faser, lengths": {"overlap": "none"},
         "faser, lengths and exit": {"overlap": "none", "pruning": "auto"},
         "faser, lengths and overlap": {"partition": "auto"},
         "faser": {"partition": "auto", "pruning": "auto"},
     }
-    adaspec = _plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"})
+    adaspec = plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"})
     return [
         off(),
         vanilla("vanilla", drafters),
-        _one("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"}),
-        Arm((adaspec,), "adaspec"),
+        Arm(plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"}), system="chains"),
+        Arm(adaspec, system="adaspec"),
         smurfs(drafters, {}, [{"overlap": "none"}, *ways]),
-        *(  # FASER's controller is its own, so that beat does not steer it
-            Arm((replace(_plan(name, "faser", drafters, own), is_steered=False),)) for name, own in parts.items()
-        ),
-        _pace("pace", drafters, {"pruning": "auto"}),
+        *(Arm(plan(name, "faser", drafters, own), system="chains") for name, own in parts.items()),
+        pace(drafters, {"pruning": "auto"}),
     ]
 
 
@@ -102,38 +116,37 @@ ARMS: dict[str, Callable[[WorldSpec], list[Arm]]] = {"cosine": cosine_arms, "fas
 
 
 def off() -> Arm:
-    return Arm((Variant(OFF, {**COMMON, "plan": "off"}, drafters=(), model_free=(), speculates=False),))
+    return Arm(variant_of(OFF, {"plan": "off"}, (), speculates=False))
 
 
 def vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
-    own = product(drafters, LENGTHS)
-    return Arm(tuple(_plan(name, "vanilla", (drafter,), {"lengths": f"fixed:{n}"}) for drafter, n in own))
+    # Leaves would take the room of a chain's last tokens.
+    return Arm(plan(name, "vanilla", drafters[:1], {}), (CHAINS, alone(drafters)), "chains")
 
 
 def pipeinfer(name: str, drafters: tuple[str, ...]) -> Arm:
-    own = product(drafters, MICRO_RUNS)
-    return Arm(tuple(Variant(name, drafters=(one,), model_free=(), length=n) for one, n in own), "pipeinfer")
+    lengths: tuple[Choice, ...] = tuple({"length": n} for n in MICRO_RUNS)
+    return Arm(variant_of(name, {}, drafters[:1]), (lengths, alone(drafters)), "pipeinfer")
 
 
-def smurfs(drafters: tuple[str, ...], changes: Mapping[str, object], ways: Iterable[Mapping[str, object]]) -> Arm:
+def smurfs(drafters: tuple[str, ...], changes: Choice, ways: Iterable[Choice]) -> Arm:
     """Return Smurfs: all requests drafted for in turn, or one half of them beside the other."""
-    return Arm(tuple(_plan("smurfs", "specinfer", drafters, {**changes, **way}) for way in ways), "smurfs")
+    return Arm(plan("smurfs", "specinfer", drafters, changes), (tuple(ways),), "smurfs")
 
 
-def _words(variant: Variant) -> list[str]:
-    return [*(f"{name} {value}" for name, value in variant.settings.items()), *(variant.drafters or ())]
+def alone(drafters: tuple[str, ...]) -> tuple[Choice, ...]:
+    return tuple({"drafters": (one,)} for one in drafters)
 
 
-def _pace(name: str, drafters: tuple[str, ...], changes: Mapping[str, object] = NOTHING) -> Arm:
-    settings = {**COMMON, "plan": "pace", **changes, "model_free": False}
-    return Arm((Variant(name, settings, drafters=drafters, model_free=()),))
+def pace(drafters: tuple[str, ...], changes: Choice) -> Arm:
+    return Arm(variant_of("pace", {"plan": "pace", **changes, "model_free": False}, drafters))
 
 
-def _one(name: str, plan: str, drafters: tuple[str, ...], changes: Mapping[str, object]) -> Arm:
-    return Arm((_plan(name, plan, drafters, changes),))
-
-
-def _plan(name: str, plan: str, drafters: tuple[str, ...], changes: Mapping[str, object]) -> Variant:
+def plan(name: str, base: str, drafters: tuple[str, ...], changes: Choice) -> Variant:
     """Return a paper's plan, which waits for the drafts of all drafters that it uses."""
-    settings = {**COMMON, "plan": plan, **changes}
-    return Variant(name, settings, drafters=drafters, model_free=(), policy={"draft_wait_s": PATIENCE_S})
+    policy = {"draft_wait_s": PATIENCE_S, "draft_wait_factor": PATIENT}
+    return variant_of(name, {"plan": base, **changes}, drafters, policy=policy)
+
+
+def variant_of(name: str, changes: Choice, drafters: tuple[str, ...], **fields: Any) -> Variant:
+    return Variant(name, {**COMMON, **changes}, drafters=drafters, model_free=(), is_steered=False, **fields)

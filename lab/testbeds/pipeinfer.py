@@ -57,6 +57,7 @@ class PipeInfer:
         drafter: str,
         tokens: int,
         streams: int,
+        requests: int,
         arrivals_s: Listed[float] | None = None,
     ) -> None:
         """Draft with this one drafter, in micro-runs of `tokens`; serve as `lab.testbeds.play.play` does."""
@@ -80,9 +81,8 @@ class PipeInfer:
         )
         self.served = Served()
         self._is_open = arrivals_s is not None
-        if arrivals_s is not None:
-            self._texts = deque(self._texts[i % len(self._texts)] for i in range(len(arrivals_s)))
-        for at_s in arrivals_s or [0.0] * min(streams, len(self._texts)):
+        self._texts = deque(self._texts[i % len(self._texts)] for i in range(requests))
+        for at_s in [0.0] * streams if arrivals_s is None else arrivals_s:
             self._later(at_s, self._admit)
 
     def run(self) -> Served:

@@ -1,7 +1,6 @@
 """Write the testbeds' figures as Markdown tables."""
 
 from collections.abc import Mapping
-from collections.abc import Sequence as Listed
 from typing import Any
 
 from lab.testbeds.figures import Figures
@@ -21,15 +20,21 @@ def arms_table(load: str, rows: Mapping[str, Figures]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compared_table(paper: Mapping[str, str], loads: Listed[str], found: Mapping[str, Listed[float | None]]) -> str:
-    lines = [
-        "Quotients, beside what the paper reports (no verdict: see `--fitted`)",
-        *_head("figure", "paper", *loads),
-        *(
-            _row(name, paper.get(name, ""), *("" if value is None else f"{value:.2f}" for value in values))
-            for name, values in found.items()
-        ),
-    ]
+def quotients_table(name: str, cell: Mapping[str, Any]) -> str:
+    """Return a cell's quotients; `cell`: as `lab.testbeds.suite.run_cell` has it."""
+    lines = [f"{name} ({cell['process_s']:.0f} s)", *_head("quotient", "mean", "bounds of 95 %")]
+    for quotient, own in cell["quotients"].items():
+        mean, lower, upper = own["mean_and_bounds"]
+        lines.append(_row(quotient, f"{mean:.3f}", f"{lower:.3f} to {upper:.3f}"))
+    return "\n".join(lines) + "\n"
+
+
+def summary_table(found: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [*_head("quotient", "cells", "least lower bound", "least", "median")]
+    for quotient, own in found.items():
+        lines.append(
+            _row(quotient, f"{own['cells']}", *(f"{own[at]:.3f}" for at in ("least_lower", "least", "median")))
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -8,13 +8,15 @@ from pydantic import ValidationError
 from app.assembly.fuser import build_fuser, model_free_names
 from app.assembly.verifier import lengths, overlap, routing, selection
 from app.config import Settings
+from app.engine.step_costs import StepCosts
 from app.errors import InvalidSettings
 from app.local.process_specs import services, settings_environment
 from app.messages import DraftJob
 from app.plans import PLANS, PlanName
 from app.request import Sampling
+from app.scheduler.tree_budget import BatchRows
 from app.speculation.draft_costs import DraftCosts
-from app.state import Tree
+from app.state import CachedSequence, Sequence, Tree
 from app.store.memory import MemoryStore
 from tests import fakes
 from tests.app.assembly.test_fuser import TOKENIZER
@@ -116,13 +118,31 @@ def test_rules_that_weigh_no_token_get_all_that_they_ask_for(changes, is_whole):
     assert Settings().changed(**changes).plan.drafts_whole == is_whole
 
 
-def test_trees_are_verified_whole_or_as_chains():
+def test_trees_are_verified_as_such_or_as_chains():
     tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
-    assert lengths(Settings(plan="specinfer")).trim(tree).survival == [1.0] * 3
+    assert lengths(Settings(plan="specinfer")).trim(tree) is tree
     assert lengths(Settings(plan="vanilla")).trim(tree).tokens == [1, 2]
-    assert lengths(Settings().changed(plan="cosine", batching="pace")).trim(tree).survival == [1.0] * 3
     assert lengths(Settings()).trim(tree) is tree
-    assert lengths(Settings(plan="cosine")).trim(tree) is tree, "its batch objective chooses"
+    assert lengths(Settings(plan="cosine")).trim(tree) is tree
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"plan": "vanilla"}, [6, 6]),
+        ({"plan": "faser"}, [6, 6]),
+        ({"plan": "cosine", "batching": "pace"}, [6, 6]),
+        ({"plan": "cosine"}, [0, None]),
+        ({"plan": "pace"}, [0, 0]),
+    ],
+)
+def test_all_of_a_tree_is_verified_where_a_plan_does_not_weigh_it(changes, kept):
+    trees = [Tree([1] * 6, [*range(6)], [0.01] * 6, [("a",)] * 6)] * 2
+    sequences = [Sequence(record([1], request_id=name), CachedSequence(name, [1, 1], cached=1)) for name in "ab"]
+    rows = BatchRows(2, 64, 0, StepCosts({1: 1.0, 64: 64.0}))
+    chosen = selection(Settings().changed(**changes), DraftCosts(), RUNNER)
+    assert chosen.select(sequences, trees, rows) == kept
+    assert chosen.most_nodes(64) >= (6 if all(kept) else 4)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from app.engine.step_costs import Reading, StepCosts
 from app.policy import Policy
 from app.request import SpeculationBounds
-from app.scheduler.compose import MOST_NODES, TAIL_TOKENS, compose, wait_s
+from app.scheduler.compose import TAIL_TOKENS, compose, wait_s
 from app.scheduler.prefill import chunk_tokens
+from app.scheduler.tree_budget import MOST_NODES, WholeSelection
 from app.state import CachedSequence, Sequence, Tree
 from tests.records import record
 
@@ -214,6 +215,16 @@ def test_of_many_sequences_fewer_nodes_of_each_are_weighed() -> None:
         return max(len(work.tree) for work in compose(crowd, Policy(max_batch_tokens=4096), NOW, FLAT))
 
     assert [most(count) for count in (1, 16, 32, 64, 100)] == [16, 16, 8, 4, 4]
+
+
+def test_whole_trees_stay_whole_however_many_there_are() -> None:
+    sequences = [sequence(f"s{i}", 3, 2, tree=chain([0.01] * 8)) for i in range(64)]
+    policy = Policy(max_draft_tokens=1)
+    batch = compose(sequences, policy, NOW, MEASURED, selection=WholeSelection())
+    assert [len(work.tree) for work in batch] == [8] * 64
+    narrow = policy.model_copy(update={"max_batch_tokens": 64 * 4 + 1})
+    found = [len(work.tree) for work in compose(sequences, narrow, NOW, MEASURED, selection=WholeSelection())]
+    assert sorted(found) == [3] * 63 + [4], "where rows lack, all lose alike"
 
 
 def test_too_deep_branches_leave_and_the_others_keep_their_parents() -> None:

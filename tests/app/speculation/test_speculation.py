@@ -151,6 +151,16 @@ def test_the_policys_bound_spares_drafters_and_0_stops_all():
     assert one.speculation.limit(shy, Policy(max_draft_tokens=2), is_model_free=True) == 1
 
 
+def test_stated_lengths_are_drafted_at_any_load_and_0_stops_them():
+    for lengths, stated in (("fixed:6", 6), ("fixed:12", 12), ("tree:5", 5), ("faser", 8), ("cosine", 4)):
+        one = parts(plan="vanilla", lengths=lengths)
+        sequence = start(one, "r", max_tokens=50)
+        assert [one.speculation.limit(sequence, Policy(max_draft_tokens=most)) for most in (4, 0)] == [stated, 0]
+        shy = start(one, "s", max_tokens=50, speculation=SpeculationBounds(max_draft_tokens=1))
+        assert one.speculation.limit(shy, Policy()) == 1
+        assert one.speculation.limit(start(one, "t", max_tokens=3), Policy()) == 2
+
+
 @pytest.mark.parametrize(
     ("wish", "share", "may"),
     [(AutoOverlap(), 0.0, True), (AutoOverlap(), 1.0, False), (RunsAhead(), 1.0, True), (NoOverlap(), 0.0, False)],
@@ -304,7 +314,7 @@ def test_baseline_lengths_draft_chains_and_verify_all_of_them():
     one.speculation.receive(
         message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3)
     )
-    assert sequence.tree == Tree([1, 2], [0, 1], [1.0, 1.0], [("a",), ("a",)])
+    assert sequence.tree == Tree([1, 2], [0, 1], [0.5, 0.2], [("a",), ("a",)])
     assert one.speculation.request_drafts([sequence], Policy(max_draft_tokens=0)) == []
 
 

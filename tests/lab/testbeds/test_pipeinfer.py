@@ -31,7 +31,7 @@ def served(own: WorldSpec, is_right: bool, tokens: int, streams: int = 1) -> Ser
     )
     drafter = log.drafters["mixture"].model_copy(update={"guesses": chains})
     changed = Log.model_construct(**{**dict(log), "drafters": {"mixture": drafter}})
-    return PipeInfer(own, changed, "mixture", tokens, streams).run()
+    return PipeInfer(own, changed, "mixture", tokens, streams, streams).run()
 
 
 def pass_s(own: WorldSpec) -> float:
@@ -44,7 +44,7 @@ def test_useless_drafts_cost_a_lone_request_no_more_than_what_was_in_a_stage(nam
     plain_s, stages = OUTPUT * pass_s(own), own.target.stages.value
     # On one device a run that turned out wrong ends its pass; in stages it has left the first by then.
     most = 2.0 if stages == 1 else 1.0 + 1.0 / stages
-    assert plain_s <= found.requests[0].total_s <= 1.05 * most * plain_s
+    assert plain_s <= found.ended[0].times.total_s <= 1.05 * most * plain_s
     assert found.accepted == 0 and found.tokens == OUTPUT
 
 
@@ -55,7 +55,7 @@ def test_right_drafts_fill_the_stages() -> None:
         found = served(own, True, tokens)
         # Prompt and the first run pass all stages one after the other; then five runs are in the four stages.
         expected_s = 2 * 4 * stage_s + (OUTPUT - 2) / (1.25 * tokens) * stage_s
-        assert found.requests[0].total_s == pytest.approx(expected_s, rel=0.12), tokens
+        assert found.ended[0].times.total_s == pytest.approx(expected_s, rel=0.12), tokens
         assert found.drafted == found.accepted or found.drafted - found.accepted < tokens
 
 
@@ -63,11 +63,11 @@ def test_all_texts_end_with_all_tokens_however_many_run_at_once() -> None:
     own = world("cosine-70b")
     for streams in (2, 7):
         found = served(own, True, 2, streams)
-        assert len(found.requests) == streams and found.tokens == streams * OUTPUT
+        assert len(found.ended) == streams and found.tokens == streams * OUTPUT
 
 
 def test_requests_at_times_of_their_own_come_then() -> None:
     own = world("cosine-70b")
     log = made(own, [Wanted("physics", PROMPT, OUTPUT)] * 2, 0)
-    found = PipeInfer(own, log, "mixture", 2, 1, [0.0, 100.0, 200.0]).run()
-    assert len(found.requests) == 3 and found.last_s == pytest.approx(200.0 + found.requests[2].total_s)
+    found = PipeInfer(own, log, "mixture", 2, 1, 3, [0.0, 100.0, 200.0]).run()
+    assert len(found.ended) == 3 and found.ended[2].at_s == pytest.approx(200.0 + found.ended[2].times.total_s)

@@ -1,4 +1,4 @@
-"""Test the testbeds' arms, loads and tables on small texts."""
+"""Test the testbeds' suite, bands, arms and loads on small texts."""
 
 import json
 from dataclasses import replace
@@ -9,9 +9,30 @@ import pytest
 from lab.simulate.log import Log
 from lab.testbeds import arms, run
 from lab.testbeds.arms import ARMS, Arm
-from lab.testbeds.play import tuned
+from lab.testbeds.play import Load, loop, play, tuned
+from lab.testbeds.suite import cells_of, place_of, quotients, read_suite, summary
 from lab.testbeds.texts import Wanted, half, made, over_recording
 from lab.testbeds.worlds import FOLDER, Number, WorldSpec, read_world
+
+SUITE = """
+seeds = [0, 1]
+[papers.cosine]
+own = ["cosine", "cosine, depth tuned"]
+apart = ["specinfer, coupled", "pipeinfer", "pipeinfer, mixture"]
+[papers.faser]
+own = ["faser"]
+[[rows]]
+world = "cosine-short"
+at_once = [2]
+[[rows]]
+world = "faser-short"
+name = "trace"
+rates = [4.0]
+seconds = 1.0
+[[rows]]
+world = "faser-short"
+at_once = [3]
+"""
 
 
 @pytest.fixture
@@ -23,28 +44,122 @@ def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for paper, data in (("cosine", "offline"), ("faser", "humaneval")):
         base = f"{paper}-{'70b' if paper == 'cosine' else '32b'}"
         (tmp_path / f"{paper}-short.json").write_text(json.dumps({"like": base, "loads": {data: short}}))
+    (tmp_path / "suite.toml").write_text(SUITE)
     monkeypatch.setattr(run, "FOLDER", tmp_path)
-    monkeypatch.setattr(arms, "LENGTHS", (2, 4))
+    monkeypatch.setattr(arms, "CHAINS", arms.CHAINS[1:4:2])
+    monkeypatch.setattr(arms, "TREES", arms.TREES[1:4:2])
     return tmp_path
 
 
-@pytest.mark.parametrize("paper", ["cosine", "faser"])
-def test_every_arm_runs_and_the_tables_have_all_of_them(
-    paper: str, short: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [paper, "--worlds", f"{paper}-short", "--batches", "2", "--rates", "4", "--seconds", "1"]
-    assert run.main([*words, "--arrivals", "code", "--out", str(short)]) == 0
-    found = json.loads((short / f"testbeds-{paper}-short.json").read_text())
-    names = [arm.name for arm in ARMS[paper](read_world(short / f"{paper}-short.json"))]
-    assert [*found["loads"]] == ["batch 2", "4/s, code"]
-    assert all([*rows] == names for rows in found["loads"].values())
-    printed = capsys.readouterr().out
-    assert all(printed.count(f"\n| {name} ") >= 2 for name in names) and "no verdict" in printed
-    assert found["loads"]["batch 2"]["vanilla"]["chosen"].removeprefix("lengths fixed:")[0] in "24"
-    own = found["loads"]["4/s, code"]["pace"]
-    assert len(own["percentiles"]["request_s"]) == 3
-    assert found["loads"]["batch 2"]["off"]["drafted"] == 0.0 < found["drafts"]["any"]["all"]
-    assert None not in [value for values in found["compared"].values() for value in values]
+def test_the_suite_runs_every_arm_in_every_cell_and_sums_up(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["suite", "--seeds", "0", "--only", "short, 2|trace", "--out", str(short)]) == 0
+    found = json.loads((short / "testbeds-suite.json").read_text())
+    assert [*found["cells"]] == ["cosine-short, 2 at once", "trace, 4/s"]
+    assert found["not_run"] == ["faser-short, 3 at once"] and found["seeds"] == [0]
+    for paper, cell in zip(("cosine", "faser"), found["cells"].values(), strict=True):
+        assert [*cell["arms"]] == [arm.name for arm in ARMS[paper](read_world(short / f"{paper}-short.json"))]
+        assert (
+            cell["quotients"]["pace over off"]["by_seed"][0] == cell["quotients"]["pace over off"]["mean_and_bounds"][0]
+        )
+    cosine, trace = (cell["arms"] for cell in found["cells"].values())
+    assert (
+        cosine["vanilla"]["0"]["chosen"].startswith("lengths fixed:") and trace["vanilla of 6"]["0"]["verified"] == 6.0
+    )
+    assert cosine["specinfer"]["0"]["verified"] >= int(cosine["specinfer"]["0"]["chosen"].partition(";")[0][-1])
+    assert found["summary"]["pace over the best baseline"]["cells"] == 2
+    assert found["summary"]["cosine over the best baseline"]["cells"] == 1
+    assert "| pace over faser | 1 |" in capsys.readouterr().out
+    again = ["suite", "--seeds", "0", "--only", "short, 2", "--chosen", str(short / "testbeds-suite.json")]
+    assert run.main([*again, "--out", str(short)]) == 0
+    assert json.loads((short / "testbeds-suite.json").read_text())["cells"]["cosine-short, 2 at once"]["arms"] == cosine
+
+
+def test_no_world_is_left_out_of_the_suite_and_every_role_is_an_arms() -> None:
+    suite = read_suite()
+    every = {path.stem for path in FOLDER.glob("*-*.json")} | {
+        *json.loads((FOLDER / "fitted.json").read_text())["worlds"]
+    }
+    assert {row.world for row in suite.rows} == every
+    names = [cell.name for cell in cells_of(suite)]
+    assert len(names) == len({*names}) and len(suite.seeds) >= 3
+    for row in suite.rows:
+        paper = row.world.partition("-")[0]
+        known = {arm.name for arm in ARMS[paper](place_of(row, FOLDER).world)}
+        roles = suite.papers[paper]
+        assert known >= {*roles.own, *roles.apart, *roles.left_out, "off", "pace"}
+
+
+def test_a_quotient_is_over_the_best_baseline_of_its_own_seed() -> None:
+    roles = read_suite().papers["faser"]
+    speeds = [
+        {"off": 2.0, "vanilla": 1.0, "faser": 3.0, "pace": 4.0},
+        {"off": 1.0, "vanilla": 2.0, "faser": 4.0, "pace": 2.0},
+    ]
+    found = quotients(speeds, roles)
+    assert found["pace over off"]["by_seed"] == [2.0, 2.0] and found["pace over off"]["mean_and_bounds"] == [2.0] * 3
+    assert found["pace over the best baseline"]["by_seed"] == [2.0, 1.0]
+    assert found["faser over the best baseline"]["by_seed"] == [1.5, 2.0]
+    cells = {"a": {"quotients": found}, "b": {"quotients": {"pace over off": {"mean_and_bounds": [1.0, 0.5, 1.5]}}}}
+    assert summary(cells)["pace over off"] == {"cells": 2, "least_lower": 0.5, "least": 1.0, "median": 1.5}
+
+
+def test_a_broken_world_is_an_error_and_no_traceback(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (short / "cosine-short.json").write_text('{"like": "cosine-70b", "hop_s": 3}')
+    assert run.main(["suite", "--only", "short, 2", "--out", str(short)]) == 2
+    assert "cosine-short.json: hop_s" in capsys.readouterr().err
+
+
+def test_a_closed_loop_has_a_wave_before_and_behind_those_that_count() -> None:
+    assert loop(16) == ("16 at once", 16, 16 + 64 + 16, None) and loop(1).requests == 1 + 10 + 1
+    assert loop(16).wave == 16 and Load("", 1, 3, [0.0, 1.0, 2.0]).wave == 0
+
+
+def test_an_arm_that_verifies_less_than_it_states_ends_the_run() -> None:
+    world = read_world(FOLDER / "faser-32b.json")
+    arm = next(arm for arm in ARMS["faser"](world) if arm.name == "vanilla of 6")
+    log = made(world, [Wanted("all", 8, 20)] * 4, 0)
+    assert play(world, arm, log, loop(4, 1, 1), 0).verified == 6.0
+    narrow = replace(arm.variant, policy={**arm.variant.policy, "max_batch_tokens": 16})
+    with pytest.raises(RuntimeError, match="vanilla of 6 states fixed:6 and verified"):
+        play(world, replace(arm, variant=narrow), log, loop(4, 1, 1), 0)
+
+
+def test_no_arm_of_the_testbeds_is_steered() -> None:
+    for paper, name in (("cosine", "cosine-70b"), ("faser", "faser-32b")):
+        assert not any(arm.variant.is_steered for arm in ARMS[paper](read_world(FOLDER / f"{name}.json")))
+
+
+def test_decoupled_drafters_are_faster_than_the_same_in_turn() -> None:
+    world = read_world(FOLDER / "cosine-70b.json")
+    log = made(world, [Wanted(domain, 8, 20) for domain in world.domains], 0)
+    rows = {
+        arm.name: play(world, arm, log, loop(4, 1, 1), 0)
+        for arm in ARMS["cosine"](world)
+        if arm.name.startswith("specinfer")
+    }
+    assert rows["specinfer"].tokens_per_s > rows["specinfer, coupled"].tokens_per_s
+
+
+def test_without_second_best_guesses_a_tree_is_the_union_of_chains() -> None:
+    world = read_world(FOLDER / "cosine-70b.json")
+    recorded = made(world, [Wanted("finance", 8, 20)] * 2, 0)
+    sure = {
+        name: log.model_copy(
+            update={
+                "guesses": tuple(
+                    tuple(tuple(one._replace(second=7, second_confidence=0.4) for one in chain) for chain in text)
+                    for text in log.guesses
+                )
+            }
+        )
+        for name, log in recorded.drafters.items()
+    }
+    log = recorded.model_copy(update={"drafters": sure})
+    arm = next(arm for arm in ARMS["cosine"](world) if arm.name == "specinfer")
+    one = {"drafters": ("finance",), "lengths": "tree:4"}
+    trees, chains = (play(world, arm.at([one, way]), log, loop(1, 1, 1), 0) for way in arms.EXPANSIONS)
+    plain = play(world, arm.at([one]), recorded, loop(1, 1, 1), 0)
+    assert chains.request_s == plain.request_s != trees.request_s
 
 
 def test_fitted_worlds_run_under_their_own_load_and_their_bands_are_written(
@@ -63,14 +178,8 @@ def test_fitted_worlds_run_under_their_own_load_and_their_bands_are_written(
     arms, facts = first["loads"]["faser-32b-74, humaneval, 2 at once"], worlds["faser-32b-74"]["facts"]
     assert first["facts"] == facts
     band = reading["bands"]["tokens/s, pace over faser"]
-    assert band["low"] <= arms["faser"]["request_s"] / arms["pace"]["request_s"] + 1e-3 <= band["high"] + 2e-3
+    assert band["low"] <= arms["pace"]["tokens_per_s"] / arms["faser"]["tokens_per_s"] + 1e-3 <= band["high"] + 2e-3
     assert "| tokens/s over the best baseline | 1.53 |" in capsys.readouterr().out
-
-
-def test_a_broken_world_is_an_error_and_no_traceback(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (short / "cosine-short.json").write_text('{"like": "cosine-70b", "hop_s": 3}')
-    assert run.main(["cosine", "--worlds", "cosine-short"]) == 2
-    assert "cosine-short.json: hop_s" in capsys.readouterr().err
 
 
 def test_the_length_is_the_best_one_on_other_data() -> None:
@@ -85,17 +194,10 @@ def test_one_drafter_is_the_expert_that_is_best_on_other_data() -> None:
     by_name = {arm.name: arm for arm in ARMS["cosine"](world)}
     log = made(world, [Wanted("medicine", 4, 30)] * 2, 0)  # that domain's expert is at home there
     for name in ("vanilla", "pipeinfer"):
-        variants = tuple(one for one in by_name[name].variants if one.settings["lengths"] == "fixed:3")
-        assert [one.drafters for one in variants] == [(expert,) for expert in world.drafters if expert != "mixture"]
-        best = tuned(world, replace(by_name[name], variants=variants), log, 2, 0)
-        assert best.drafters == ("medicine",) and best.chosen == "medicine"
-
-
-def test_cosine_is_run_with_every_number_of_drafters_below_all() -> None:
-    world = read_world(FOLDER / "cosine-70b.json")
-    of = {arm.name: arm for arm in ARMS["cosine"](world) if arm.name.startswith("cosine of")}
-    assert [*of] == ["cosine of 1", "cosine of 2", "cosine of 3", "cosine of 4"]
-    assert all(arm.variant.changes["drafters_per_sequence"] == len(arm.drafters) for arm in of.values())
+        lengths, drafters = by_name[name].axes
+        assert [*drafters] == [{"drafters": (expert,)} for expert in world.drafters if expert != "mixture"]
+        best = tuned(world, replace(by_name[name], axes=(lengths[2:3], drafters)), log, loop(2, 1, 1), 0)
+        assert best.drafters == ("medicine",) and best.chosen.endswith("3; drafters medicine")
 
 
 def test_a_recordings_drafters_take_the_worlds_places() -> None:
@@ -131,4 +233,4 @@ def _with_mixture(world: WorldSpec, tokens: float) -> WorldSpec:
 
 def _tuned_length(world: WorldSpec, arm: Arm) -> int:
     log = made(world, [Wanted("all", 4, 40)] * 2, 0)
-    return int(tuned(world, arm, log, 2, 0).chosen.partition(":")[2])
+    return int(tuned(world, arm, log, loop(2, 1, 1), 0).chosen.partition(";")[0].partition(":")[2])

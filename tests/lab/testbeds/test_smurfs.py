@@ -7,7 +7,7 @@ from app.messages import TreeMessage
 from app.speculation.draft_costs import DraftCosts
 from lab.simulate.log import Text
 from lab.testbeds.arms import ARMS
-from lab.testbeds.play import play, tuned
+from lab.testbeds.play import loop, play, tuned
 from lab.testbeds.smurfs import FIRST, MOST, PAUSE, TRIED, ClimbingLength, Vote
 from lab.testbeds.texts import Wanted, made
 from lab.testbeds.worlds import FOLDER, read_world
@@ -97,7 +97,7 @@ def test_the_arm_runs_in_both_papers_worlds() -> None:
         world = read_world(FOLDER / f"{name}.json")
         arm = next(one for one in ARMS[paper](world) if one.system == "smurfs")
         log, other = (made(world, [Wanted(world.domains[0], 64, 48)] * 4, seed) for seed in (0, 1))
-        found = play(world, tuned(world, arm, other, 2, 1), log, 2, 0)
+        found = play(world, tuned(world, arm, other, loop(2, 1, 1), 1), log, loop(2, 1, 1), 0)
         assert found.tokens_a_round > 1.3 and found.drafted <= MOST
 
 
@@ -105,7 +105,9 @@ def test_halves_are_taken_where_they_are_faster_on_other_data() -> None:
     world = read_world(FOLDER / "faser-32b.json")
     arm = next(one for one in ARMS["faser"](world) if one.system == "smurfs")
     other = made(world, [Wanted(world.domains[0], 64, 48)] * 8, 1)
-    paces = {one.chosen: play(world, one, other, 4, 1).tokens_per_s for one in map(arm.only, arm.variants)}
-    assert len(set(paces.values())) == len(arm.variants) > 2
-    best = tuned(world, arm, other, 4, 1)
-    assert best.chosen == max(paces, key=paces.__getitem__) == play(world, best, other, 4, 1).chosen
+    load, (ways,) = loop(4, 1, 1), arm.axes
+    tried = [arm.at([way]) for way in ways]
+    paces = {one.chosen: play(world, one, other, load, 1).tokens_per_s for one in tried}
+    assert len(set(paces.values())) == len(ways) > 2
+    best = tuned(world, arm, other, load, 1)
+    assert best.chosen == max(paces, key=paces.__getitem__) == play(world, best, other, load, 1).chosen

@@ -9,7 +9,7 @@ import pytest
 
 from lab.testbeds.arms import off
 from lab.testbeds.fitted import read_fitted
-from lab.testbeds.play import play
+from lab.testbeds.play import Load, play
 from lab.testbeds.roofline import context_s, guess_s, kv_tokens, peak_flops, price_per_h, step_costs
 from lab.testbeds.texts import Wanted, made
 from lab.testbeds.worlds import FOLDER, WorldSpec, read_world, world_names
@@ -108,7 +108,7 @@ def test_plain_decoding_at_a_batch_takes_exactly_what_the_roofline_says() -> Non
     for name, batch in (("faser-32b", 1), ("faser-32b", 24), ("cosine-70b-tensor", 4)):
         own, prompt, output = world(name), 4, 20
         log = made(own, [Wanted(own.domains[0], prompt, output)] * batch, 0)
-        found = play(own, off(), log, batch, 0)
+        found = play(own, off(), log, Load("all at once", batch, batch, [0.0] * batch), 0)
         costs, host_s = step_costs(own), own.target.host_s.value
         contexts = [batch * (prompt + i) for i in range(output - 1)]  # cached when the next token is computed
         steps_s = [
