@@ -245,7 +245,9 @@ class Sequence:
     stops: Stops | None = None
     grammar: Grammar | None = None
     tree: Tree | None = None  # arrived for the present length, not yet verified
-    due_s: float = 0.0  # wall clock when the sequence goes on without a tree; 0: it waits for none
+    expected_s: float = 0.0  # wall clock when the tree that it waits for is expected,
+    due_s: float = 0.0  # and when it goes on without one; 0: it waits for none
+    asked: int = 0  # draft tokens of that tree
     last_token_s: float | None = None  # wall clock when the target chose its last token; None: it has none
     is_over: bool = False  # its last token is chosen; only its commit is still to be heard of
     age: tuple[float, str] = field(init=False)  # sorts the oldest first
@@ -286,6 +288,17 @@ class Sequence:
 
     def _mask(self, history: Listed[int]) -> np.ndarray | None:
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
+
+
+class Prompts(NamedTuple):
+    """What a step reads of the prompts that wait, if it has nothing else."""
+
+    rows: int
+    seconds: float
+    ends: int  # prompts that it reads to their end
+
+
+NO_PROMPTS: Final = Prompts(0, 0.0, 0)
 
 
 class BatchEntry(msgspec.Struct, gc=False):

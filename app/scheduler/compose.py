@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from app.engine.step_costs import StepCosts
 from app.policy import Policy
-from app.scheduler.prefill import beside_of, chunk_tokens, split_prefill
+from app.scheduler.prefill import beside_of, chunk_tokens, prompts_of, split_prefill
 from app.scheduler.tree_budget import BatchRows, BatchSelection, PaceSelection
 from app.state import NO_TREE, BatchEntry, Sequence, Tree
 
@@ -29,14 +29,16 @@ def compose(
 
     `sequences` and entries come oldest first. Running ones get their rows before prompts, for which a chunk or half of
     the step is kept free; trees get what is left. Suspects run alone, in turn with the others. With `is_together` the
-    running sequences go in one batch, so while one waits only prompts are read; else the half that waited longest goes
-    where all could. `now_s`: wall clock.
+    running sequences go in one batch, so while one waits only prompts are read, if anything; else the half that waited
+    longest goes where all could. `now_s`: wall clock.
     """
     decoding = [s for s in sequences if _is_running(s)]  # those that wait for their trees, too
     going_on = [s for s in decoding if s.tree is not None or s.due_s <= now_s]
+    prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
     if is_together and len(going_on) < len(decoding):
         going_on = []
-    prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
+        if prompts and not suspects and holds_prompts(decoding, prompts, policy, now_s, costs):
+            return []
     ready = _suspects_apart(sorted(going_on + prompts, key=attrgetter("age")) if prompts else going_on, suspects)
     if prompts or len(ready) < len(going_on):  # not all that are ready decode, or may go on
         prompts, running = [s for s in ready if not _is_running(s)], [s for s in ready if _is_running(s)]
@@ -77,12 +79,42 @@ def compose(
     return decodes + chunks
 
 
-def wait_s(sequences: Listed[Sequence], now_s: float, is_together: bool = True) -> float | None:
-    """Return the seconds until a sequence is ready, None if there is none."""
+def wait_s(
+    sequences: Listed[Sequence],
+    policy: Policy,
+    now_s: float,
+    costs: StepCosts,
+    suspects: Set[str] = frozenset(),
+    is_together: bool = True,
+) -> float | None:
+    """Return the seconds until `compose` has a batch, as far as no mail changes that; None if there is no sequence."""
     if not sequences:
         return None
     waits = [0.0 if _is_ready(s, now_s) else s.due_s - now_s for s in sequences]
-    return max(waits) if is_together and any(waits) and all(_is_running(s) for s in sequences) else min(waits)
+    if not is_together or not any(waits):
+        return min(waits)
+    decoding, prompts = [s for s in sequences if _is_running(s)], [s for s in sequences if not _is_running(s)]
+    holds = not prompts or (not suspects and holds_prompts(decoding, prompts, policy, now_s, costs))
+    return max(waits) if holds else 0.0
+
+
+def holds_prompts(
+    decoding: Listed[Sequence], prompts: Listed[Sequence], policy: Policy, now_s: float, costs: StepCosts
+) -> bool:
+    """Tell whether prompts wait for the trees that running sequences wait for, to go in one step with them:
+
+        w + T(all + prompts) + e T(plain) / n <= max(w, T(prompts)) + T(all)
+
+    w: seconds until the last tree is expected; beyond that time they wait on, until the trees are due. e: prompts that
+    would be read to their end, and so have one token less in that time; n: running sequences.
+    """
+    late_s = max(s.expected_s for s in decoding if s.tree is None and s.due_s > now_s)
+    trees_s, plain_s = max(0.0, late_s - now_s), _plain_s(decoding, costs)
+    alone = prompts_of(prompts, policy, costs, plain_s)
+    rows = sum(s.uncached + (s.asked if s.tree is None else len(s.tree.tokens)) for s in decoding)
+    rows += min(alone.rows, sum(s.uncached for s in prompts) - alone.rows)  # a later step has prompts, too
+    together_s = trees_s + costs.seconds(rows + alone.rows) + alone.ends * plain_s / len(decoding)
+    return together_s <= max(trees_s, alone.seconds) + costs.seconds(rows)
 
 
 def _last_s(sequence: Sequence) -> float:

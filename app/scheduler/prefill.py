@@ -8,7 +8,7 @@ from collections.abc import Sequence as Listed
 
 from app.engine.step_costs import StepCosts
 from app.policy import BATCH_TOKENS, Policy
-from app.state import BatchEntry, Sequence
+from app.state import NO_PROMPTS, BatchEntry, Prompts, Sequence
 
 BESIDE = 2.0  # a long prompt's time in a step, in times that of the sequences that decode beside it
 CHEAPER = 0.9  # of a token's time, that twice the chunk must bring it down to
@@ -51,14 +51,15 @@ def split_prefill(
     return [s.entry(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
 
 
-def prefill_s(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> float:
+def prompts_of(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> Prompts:
     if not prompts:
-        return 0.0
+        return NO_PROMPTS
     size, beside = chunk_tokens(costs, policy), beside_of(policy)
     chunks = split_prefill(prompts, policy.max_batch_tokens, size, costs, running_s, beside)
     rows = [(work.start, len(work.tokens)) for work in chunks]
-    silent = sum(work.silent for work in chunks)
-    return costs.seconds(sum(count for _, count in rows), silent) + costs.reading.step_s(rows)
+    count = sum(own for _, own in rows)
+    seconds = costs.seconds(count, sum(work.silent for work in chunks)) + costs.reading.step_s(rows)
+    return Prompts(count, seconds, sum(work.final for work in chunks))
 
 
 class _Room:

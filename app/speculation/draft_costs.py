@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Listed
 from copy import copy
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Self
 
 from app.engine.step_costs import DECAY
@@ -11,7 +11,6 @@ from app.messages import DraftReport
 from app.speculation.recent import RecentMedian
 
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
-HOPS, HOP_RANK = 16, 0.25  # the quartile of the last ones: trees that come during a step are found after it
 DEFAULT_HOP_S = 0.001  # from asking to receiving beside the drafters' own work, before anything is measured
 
 
@@ -36,7 +35,7 @@ class DraftCosts:
         self._split = 0
         self._guesses = _Guesses()
         self._by_split = {0: self._guesses}
-        self._hop = RecentMedian(HOPS, HOP_RANK)
+        self._hop = RecentMedian()
         self._reading = RecentMedian()  # of a token
         self._parts = self._part_rounds = 0.0
 
@@ -66,18 +65,24 @@ class DraftCosts:
         found.use(split)
         return found
 
-    def update(self, batch: int, depth: int, came_s: float, reports: Listed[DraftReport]) -> None:
-        """Learn from drafts of `depth` tokens for `batch` sequences that came after `came_s`.
+    def update(
+        self, batch: int, depth: int, came_s: float, reports: Listed[DraftReport], launched_s: float = inf
+    ) -> None:
+        """Learn from drafts of `depth` tokens for `batch` sequences that were found after `came_s`.
 
-        The slowest of the nodes with a sound report counts. Without one all of the time counts as guessing.
+        The slowest of the nodes with a sound report counts. Without one all of the time counts as guessing. A step that
+        began before, after `launched_s`, hid their arrival: then that time is the least that they took.
         """
         if batch < 1 or depth < 1 or not 0.0 <= came_s < float("inf"):
             return
-        guess_s, guessed = max(0.0, came_s - self.hop_s), depth
+        least_s = min(came_s, launched_s)
+        guess_s, guessed = max(0.0, least_s - self.hop_s), depth
         if reports:
             slowest = max(reports, key=lambda report: report.guess_s + report.read_s)
             guess_s, guessed = slowest.guess_s, min(slowest.guessed, depth)
-            self._hop.add(came_s - guess_s - slowest.read_s)
+            hop_s = least_s - guess_s - slowest.read_s
+            if came_s <= launched_s or hop_s > self.hop_s:
+                self._hop.add(hop_s)
             self.update_reading(slowest)
         self._parts = self._parts * DECAY + guessed / depth
         self._part_rounds = self._part_rounds * DECAY + 1.0

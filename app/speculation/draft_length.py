@@ -27,12 +27,11 @@ class LengthController:
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch. Each sequence that may asks for at least `batch.least` tokens."""
         costs, models = batch.costs, self.modes.with_models.costs
-        beside_s = max(0.0, batch.prompts_s - costs.seconds(1))  # reading the weights is a part of either step
         # The verifier drafts without models in its own process: nothing hides that, and it waits for nothing.
-        own = DraftPrice(self.modes.model_free.costs, batch.busy_s, beside_s, share=1.0, tree_s=batch.tree_s)
+        own = DraftPrice(self.modes.model_free.costs, batch.busy_s, batch.prompt_rows, share=1.0, tree_s=batch.tree_s)
         chosen, price = batch.candidates, own
         if batch.has_models:
-            price = DraftPrice(models, batch.busy_s, beside_s, batch.prompts_s, batch.core_share, batch.tree_s)
+            price = DraftPrice(models, batch.busy_s, batch.prompt_rows, batch.prompts_s, batch.core_share, batch.tree_s)
         depths, gain = draft_lengths(chosen, costs, price)
         is_model_free, is_trial = not batch.has_models, False
         if batch.has_models:

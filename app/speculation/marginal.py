@@ -41,35 +41,55 @@ class DraftPrice:
 
     Asking b sequences for at most d tokens takes D = draft_costs.seconds(b, d). For `busy_s` of other work D is
     hidden, but for the `share` of the verifier's pace that drafters on the same cores take (0: other machines, 1: the
-    same cores); the rest is waited for. Waiting prompts add `beside_s` to the step; while drafts are waited for the
-    verifier reads prompts for `between_s`: a round with drafts takes the longer of D and that. Each tree adds
-    `tree_s`.
+    same cores); the rest is waited for. Waiting prompts add `prompt_rows` to the step, or are read alone in
+    `prompts_s` while drafts are waited for, whichever is sooner (`app.scheduler.compose`). Each tree adds `tree_s`.
+
+    Each token brings the same part of prompts with it, so that what a row of these adds to a step is no part of a
+    round's seconds.
     """
 
     draft_costs: DraftCosts | TableCosts
     busy_s: float = 0.0
-    beside_s: float = 0.0
-    between_s: float = 0.0
+    prompt_rows: int = 0
+    prompts_s: float = 0.0
     share: float = 0.0
     tree_s: float = 0.0
 
-    def table(self, batch: int, depth: int) -> np.ndarray:
+    def steps_s(self, batch: int, count: int, costs: StepCosts) -> np.ndarray:
+        """Return the seconds of a step of `batch` rows and of up to `count` more, (count + 1,) float64."""
+        rows = batch + self.prompt_rows
+        return np.array(costs.span(rows, count + 1)) - self._paid_s(batch, costs)
+
+    def table(self, batch: int, depth: int, costs: StepCosts) -> np.ndarray:
         """Return the exposed seconds of drafting, (bit length of `batch` + 1, depth + 1) float64.
 
         Drafting costs the same for all batches of as many bits.
         """
         sizes = [1 << bits for bits in range(batch.bit_length())]
         seconds = [self.draft_costs.span(size, depth) for size in [0, *sizes]]
-        exposed_s = self._exposed_s(np.array(seconds)) + self.tree_s * np.array([[0, *sizes]]).T
+        exposed_s = self._exposed_s(np.array(seconds), self._paid_s(batch, costs))
+        exposed_s += self.tree_s * np.array([[0, *sizes]]).T
         exposed_s[0] = exposed_s[:, 0] = 0.0  # nothing is drafted
         return exposed_s
 
     def reading_s(self, candidate: Candidate) -> float:
-        return candidate.read_s * (self.share if self.busy_s or self.between_s else 1.0)
+        return candidate.read_s * (self.share if self.busy_s or self.prompts_s else 1.0)
 
-    def _exposed_s(self, draft_s: np.ndarray) -> np.ndarray:
-        if self.between_s:
-            return np.maximum(draft_s, self.between_s) + self.share * np.minimum(draft_s, self.between_s)
+    def _paid_s(self, batch: int, costs: StepCosts) -> float:
+        """Return the seconds by which as many rows of prompts lengthen a step that has them already.
+
+        They are no more than a row's part of that step.
+        """
+        rows = self.prompt_rows
+        if not rows:
+            return 0.0
+        step_s = costs.seconds(batch + rows)
+        return min(costs.seconds(batch + 2 * rows) - step_s, step_s * rows / (batch + rows))
+
+    def _exposed_s(self, draft_s: np.ndarray, paid_s: float) -> np.ndarray:
+        if self.prompts_s:
+            apart_s = np.maximum(draft_s, self.prompts_s) + self.share * np.minimum(draft_s, self.prompts_s)
+            return np.minimum(draft_s, np.maximum(0.0, apart_s - paid_s))
         return draft_s - np.minimum(draft_s, self.busy_s) * (1.0 - self.share)
 
 
@@ -92,8 +112,9 @@ def draft_lengths(candidates: Listed[Candidate], costs: StepCosts, price: DraftP
         deepest = max(deepest, len(flat) - ends[-1])
         ends.append(len(flat))
     reading = costs.reading
-    base_s = reading.step_s((c.context, 1) for c in candidates) + price.beside_s
-    plain = size / (costs.seconds(size) + base_s)
+    base_s = reading.step_s((c.context, 1) for c in candidates)
+    steps_s = price.steps_s(size, len(flat), costs) + base_s
+    plain = size / steps_s[0]
     # Of one sequence every prefix is a depth of its own, so one cap tries them all.
     caps = DEPTH_CAPS[: 1 + sum(cap < deepest for cap in DEPTH_CAPS)] if size > 1 else (deepest,)
     search = Search(
@@ -102,8 +123,8 @@ def draft_lengths(candidates: Listed[Candidate], costs: StepCosts, price: DraftP
         np.ones(size),
         np.array([price.reading_s(c) / c.horizon if c.read_s else 0.0 for c in candidates]),
         np.array([c.context * reading.row_token_s for c in candidates]),
-        np.array(costs.span(size, len(flat) + 1)) + base_s,
-        price.table(size, deepest),
+        steps_s,
+        price.table(size, deepest, costs),
         np.array(caps),
     )
     best = np.empty(size, np.int64)

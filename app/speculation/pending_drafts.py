@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ class AskedBatch:
     split: int  # of the machine, when it was sent
     has_unread: bool  # its nodes must read before they guess
     is_judged: bool = False  # an answer was compared with what was expected
+    launched_s: float = inf  # after `at_s`, when the next step began, during which no answer is found
 
 
 class PendingDraft(NamedTuple):
@@ -60,6 +62,7 @@ class PendingDrafts:
         self._seen: dict[str, dict[str, int]] = {}  # by request and mailbox: tokens of the sequence read there
         # By mailbox and request: tokens of long readings under way, and until when an answer is expected.
         self._readings: dict[str, dict[str, tuple[int, float]]] = {}
+        self._awaited: list[AskedBatch] = []  # since the last step began
         self._errors = deque[float](maxlen=ERRORS)
 
     @property
@@ -110,10 +113,10 @@ class PendingDrafts:
             usual_s = max(usual_s, self._modes.exploration.first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         self._expect(asked, policy, wait_s, expected_s, is_model_free=is_model_free)
-        due_s = self._clock.time() + wait_s
-        for sequence, _, _ in asked:
-            sequence.due_s = due_s
-        return due_s
+        now_s = self._clock.time()
+        for sequence, depth, _ in asked:
+            sequence.asked, sequence.expected_s, sequence.due_s = depth, now_s + expected_s, now_s + wait_s
+        return now_s + wait_s
 
     def let_read(self, readings: Listed[Asked], policy: Policy) -> float:
         """Expect answers that no sequence waits for; return until when nodes may work at them, by the wall clock."""
@@ -133,6 +136,12 @@ class PendingDrafts:
                 jobs.remove(job)
                 return job
         return None
+
+    def record_launch(self) -> None:
+        now_s = self._clock.monotonic()
+        for batch in self._awaited:
+            batch.launched_s = now_s - batch.at_s
+        self._awaited.clear()
 
     def learn(self, answers: Iterable[tuple[TreeMessage, PendingDraft]]) -> list[ReceivedBatch]:
         """Learn from trees that came at once; return how long each batch took."""
@@ -176,6 +185,7 @@ class PendingDrafts:
         deepest = max(depth for _, depth, _ in asked)
         unread = max(self._unread_by_home(asked).values(), default=0)
         batch = AskedBatch(now_s, len(asked), deepest, wait_s, expected_s, is_model_free, self.models.split, unread > 0)
+        self._awaited.append(batch)
         reads_s = 2.0 * self.models.read_s(unread)
         for sequence, _, route in asked:
             request_id, length = sequence.record.id, len(sequence.tokens)
@@ -210,12 +220,12 @@ class PendingDrafts:
         elif batch.split != self.models.split:
             pass  # what one split takes says nothing of another
         elif drafts:
-            if not batch.is_judged and came_s > 0.0 and self.models.is_known:
+            if not batch.is_judged and came_s <= batch.launched_s and came_s > 0.0 and self.models.is_known:
                 batch.is_judged = True
                 self._errors.append(abs(came_s - batch.expected_s) / came_s)
             # Without a report the time may be that of reading.
             if sound or not batch.has_unread or not self.models.is_known:
-                self.models.update(batch.sequences, batch.depth, came_s, sound)
+                self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s)
         else:
             for report in sound[:1]:
                 self.models.update_reading(report)

@@ -6,12 +6,10 @@ RECENT = 9  # values whose median is taken
 class RecentMedian:
     """The median of the last values, of two in the middle the lesser; 0 before any."""
 
-    __slots__ = ("_rank", "_recent", "value")
+    __slots__ = ("_recent", "value")
 
-    def __init__(self, size: int = RECENT, rank: float = 0.5) -> None:
-        """Keep `size` values; `rank`: the quantile."""
-        self._recent: deque[float] = deque(maxlen=size)
-        self._rank = rank
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self.value = 0.0
 
     @property
@@ -20,4 +18,4 @@ class RecentMedian:
 
     def add(self, value: float) -> None:
         self._recent.append(value)
-        self.value = sorted(self._recent)[int((len(self._recent) - 1) * self._rank)]
+        self.value = sorted(self._recent)[(len(self._recent) - 1) // 2]

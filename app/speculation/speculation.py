@@ -24,7 +24,7 @@ from app.speculation.marginal import Candidate
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
 from app.speculation.routing import Route, Router
-from app.state import Sequence, Tree
+from app.state import NO_PROMPTS, Prompts, Sequence, Tree
 
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
 
@@ -117,6 +117,9 @@ class Speculation(RoundObserver):
             for observer in self._observers:
                 observer.on_trees(batch.answers, batch.came_s, batch.waited_s)
 
+    def on_start(self, sequences: Iterable[Sequence], now_s: float) -> None:
+        self.pending.record_launch()
+
     def on_verdict(self, step: VerifiedStep) -> None:
         """Update acceptance with the tokens about to be committed, and clear the trees."""
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
@@ -146,15 +149,17 @@ class Speculation(RoundObserver):
         self._costs.expect(split, measured.verify_slowdown)
         self._draft_costs.expect(split, measured.draft_slowdown)
 
-    def request_drafts(self, sequences: list[Sequence], policy: Policy, prompts_s: float = 0.0) -> list[DraftJob]:
+    def request_drafts(
+        self, sequences: list[Sequence], policy: Policy, prompts: Prompts = NO_PROMPTS
+    ) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once.
 
-        `prompts_s`: seconds of a step of the waiting prompts alone.
+        `prompts`: what waits to be read.
         """
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
             return []
-        batch = self._batch(sequences, limits, policy, prompts_s)
+        batch = self._batch(sequences, limits, policy, prompts)
         found = self.lengths.plan(batch)
         if not any(found.depths):
             self.pending.usual_depth = 0  # nothing to hide: the sequences go together
@@ -266,7 +271,7 @@ class Speculation(RoundObserver):
             for sequence, tree, committed in rounds:
                 self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
-    def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy, prompts_s: float) -> DraftBatch:
+    def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy, prompts: Prompts) -> DraftBatch:
         pool, modes = self._pool, self.lengths.modes
         has_models = bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences)
         if has_models:
@@ -288,7 +293,8 @@ class Speculation(RoundObserver):
             costs=self._costs,
             now_s=self._clock.monotonic(),
             busy_s=self._costs.seconds(others) if others and not reads_prompts else 0.0,
-            prompts_s=prompts_s if reads_prompts else 0.0,
+            prompt_rows=prompts.rows if reads_prompts else 0,
+            prompts_s=prompts.seconds if reads_prompts else 0.0,
             core_share=pool.core_share,
             tree_s=self._host_costs.tree_s,
             least=policy.min_draft_tokens,

@@ -18,13 +18,13 @@ from app.messages import DraftJob, Event, FinishReason, Record, Status, TreeMess
 from app.policy import Policy
 from app.round_observer import RoundObserver, VerifiedRound, VerifiedStep
 from app.scheduler.compose import TAIL_TOKENS, compose, wait_s
-from app.scheduler.prefill import prefill_s
+from app.scheduler.prefill import prompts_of
 from app.scheduler.tree_budget import BatchSelection
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.speculation import Speculation
 from app.stages.commit import Conclusion, conclude, event_of
 from app.stages.verify import verify
-from app.state import BatchEntry, Sequence, Verdict
+from app.state import NO_PROMPTS, BatchEntry, Sequence, Verdict
 from app.store.protocol import Outcome, Requests
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.memory import OutOfMemoryRetry, is_out_of_memory
@@ -186,7 +186,8 @@ class Verifier:
             return 0.0
         sequences = self.sequences.oldest()
         self.speculation.limit_waits(sequences, now_s + self._policy.draft_wait_s)
-        return wait_s(sequences, now_s, self.speculation.is_together)
+        suspects, is_together = self.sequences.suspects, self.speculation.is_together
+        return wait_s(sequences, self._policy, now_s, self.costs, suspects, is_together)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run and commit one batch, if any sequence is ready; return the jobs for drafts."""
@@ -308,11 +309,11 @@ class Verifier:
         return done
 
     def _request_drafts(self, sequences: list[Sequence]) -> list[DraftJob]:
-        prompts_s = 0.0
+        waiting = NO_PROMPTS
         if len(self.sequences) > len(sequences):
             prompts = [sequence for sequence in self.sequences.oldest() if sequence.uncached > TAIL_TOKENS]
-            prompts_s = prefill_s(prompts, self._policy, self.costs, self.costs.seconds(len(sequences)))
-        return self.speculation.request_drafts(sequences, self._policy, prompts_s)
+            waiting = prompts_of(prompts, self._policy, self.costs, self.costs.seconds(len(sequences)))
+        return self.speculation.request_drafts(sequences, self._policy, waiting)
 
     def _settle(self) -> list[DraftJob]:
         jobs: list[DraftJob] = []

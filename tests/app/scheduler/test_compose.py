@@ -100,7 +100,7 @@ def test_every_batch_is_sound(sequences: list[Sequence], policy: Policy, suspect
         if len(work.tree):
             assert s.tree is not None and work.tree == s.tree.cut(len(work.tree))
     assert prompt_tokens <= chunk_tokens(MEASURED, policy)
-    wait = wait_s(sequences, NOW, is_together)
+    wait = wait_s(sequences, policy, NOW, MEASURED, suspects, is_together)
     assert (wait == 0.0) == bool(batch)
     assert (wait is None) == (not sequences)
 
@@ -114,8 +114,9 @@ def test_the_oldest_prompt_always_moves_and_so_does_the_oldest_running(
     running = [s for s in by_age if s.generated > 0 and len(s.tokens) - s.cached <= TAIL_TOKENS]
     prompts = [s for s in by_age if s not in running]
     ready = [s for s in running if s.tree is not None or s.due_s <= NOW]
-    assert all(s.record.id in batch for s in prompts[:1])
     all_could_go = len(ready) == len(running)
+    waits_for_trees = is_together and not all_could_go and not batch
+    assert waits_for_trees or all(s.record.id in batch for s in prompts[:1])
     if is_together:
         assert not ready or (ready[0].record.id in batch) == all_could_go, "they go in one batch, or wait for it"
     elif all_could_go:
@@ -134,7 +135,7 @@ def test_all_sequences_get_to_their_end(
         s.record = s.record.model_copy(update={"max_tokens": s.generated + 3})
     now_s, steps = NOW, 0
     while live:
-        now_s += (wait_s(live, now_s, is_together) or 0.0) + 0.001
+        now_s += (wait_s(live, policy, now_s, MEASURED, suspects, is_together) or 0.0) + 0.001
         for work in compose(live, policy, now_s, MEASURED, suspects, is_together):
             s = next(s for s in live if s.kv is work.sequence)
             s.kv.cached += len(work.tokens)
@@ -145,6 +146,30 @@ def test_all_sequences_get_to_their_end(
         live = [s for s in live if s.generated < s.record.max_tokens]
         steps += 1
         assert steps < 3000  # 0.001 s each
+
+
+@pytest.mark.parametrize(
+    ("costs", "prompt", "expected_s", "is_held"),
+    [
+        (FLAT, 50, 0.1, True),  # a step of its own would read all weights once more
+        (FLAT, 50, 0.9, False),  # and ends hardly later than the drafts come
+        (StepCosts({1: 1.0, 16: 1.0, 116: 101.0}), 50, 0.1, False),  # sixteen rows are free in each of two steps
+        (StepCosts({1: 0.001, 1001: 10.0}), 50, 0.1, False),  # the rows are all that it takes: they hide the drafting
+    ],
+)
+def test_a_prompt_waits_for_drafts_where_one_step_is_sooner_than_two(
+    costs: StepCosts, prompt: int, expected_s: float, is_held: bool
+) -> None:
+    waiting = [sequence(f"s{i}", 3, 2, due_s=NOW + 3.0) for i in range(4)]
+    for s in waiting:
+        s.asked, s.expected_s = 4, NOW + expected_s
+    sequences = [*waiting, sequence("p", prompt, cached=0)]
+    batch = compose(sequences, Policy(), NOW, costs)
+    assert [work.sequence.id for work in batch] == ([] if is_held else ["p"])
+    assert wait_s(sequences, Policy(), NOW, costs) == (pytest.approx(3.0) if is_held else 0.0)
+    for s in waiting:
+        s.tree = chain([0.9] * 4)
+    assert len(compose(sequences, Policy(), NOW, costs)) == 5
 
 
 def test_rows_of_long_contexts_cost_more_so_they_are_cut_first() -> None:
@@ -177,8 +202,8 @@ def test_waits_while_all_trees_are_on_their_way() -> None:
         sequence("b", 3, 2, due_s=NOW + 0.1),
     ]
     assert compose(waiting, Policy(), NOW, MEASURED) == []
-    assert wait_s(waiting, NOW) == pytest.approx(0.2)
-    assert wait_s(waiting, NOW, is_together=False) == pytest.approx(0.1)
+    assert wait_s(waiting, Policy(), NOW, MEASURED) == pytest.approx(0.2)
+    assert wait_s(waiting, Policy(), NOW, MEASURED, is_together=False) == pytest.approx(0.1)
     waiting[0].tree = Tree()
     assert [work.sequence.id for work in compose(waiting, Policy(), NOW, MEASURED, is_together=False)] == ["a"]
     assert len(compose(waiting, Policy(), NOW + 0.1, MEASURED)) == 2

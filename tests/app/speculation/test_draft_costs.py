@@ -53,6 +53,17 @@ def test_the_slowest_node_of_a_round_counts() -> None:
     assert (costs.guess_s(1, 4), costs.hop_s) == (pytest.approx(0.040), pytest.approx(0.010))
 
 
+def test_a_step_that_began_before_the_drafts_came_is_no_part_of_the_hop() -> None:
+    """They are found after it; that it began without them shows only what they took at least."""
+    costs, report = drafter(step_s=0.003, hop_s=0.002), [DraftReport(guess_s=0.012, guessed=4)]
+    for _ in range(RECENT):
+        costs.update(1, 4, 0.050, report, launched_s=0.001)
+    assert costs.hop_s == pytest.approx(0.002)
+    for _ in range(RECENT):
+        costs.update(1, 4, 0.050, report, launched_s=0.030)
+    assert costs.hop_s == pytest.approx(0.018)
+
+
 def test_reading_is_neither_guess_nor_hop() -> None:
     costs = DraftCosts()
     costs.update(1, 4, 0.115, [DraftReport(guess_s=0.012, guessed=4, read_s=0.100, read_tokens=1000)])

@@ -65,18 +65,6 @@ def test_models_that_see_more_are_asked(lengths):
     assert [plan(lengths) for _ in range(50)] == [False] * 50
 
 
-def test_prompts_cost_nothing_where_drafts_are_not_waited_for(lengths):
-    """Without models the verifier drafts by itself, and does not read prompts meanwhile."""
-    for _ in range(30):
-        lengths.modes.model_free.of(RECORD).update(4, 1)
-    for _ in range(FIRST_ROUNDS):
-        lengths.modes.exploration.record(1.0, has_models=True, is_trial=False)
-    full = [Candidate(lengths.modes.model_free.of(RECORD), 4)]
-    for has_models in (True, False):
-        batch = replace(batch_of(full), has_models=has_models, prompts_s=9.0)
-        assert any(lengths.plan(batch).depths) != has_models
-
-
 def test_a_model_free_round_shows_nothing_of_models(lengths):
     before = lengths.modes.with_models.of(RECORD).survival(3)
     lengths.modes.update([(RECORD, tree("lookup"), WRONG, True)], ("lookup",))

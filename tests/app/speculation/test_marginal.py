@@ -57,17 +57,21 @@ def test_asks_nothing_of_a_drafter_too_slow_to_pay() -> None:
     assert ask(some(fair), MEASURED, drafter(0.100), busy_s=10.0, share=1.0) == [0], "on the same cores"
 
 
-def test_a_round_with_drafts_that_prompts_go_before_must_gain_what_they_take() -> None:
-    """While drafts are waited for the verifier reads prompts alone; without drafts its steps do both."""
-    fair, deep = learnt(1), learnt(8)
-    prompts = {"beside_s": 0.200, "between_s": 0.245}
-    assert ask(some(fair), MEASURED, drafter(0.001))[0] > 0
-    assert ask(some(fair), MEASURED, drafter(0.001), **prompts) == [0], "two tokens a round, and it takes twice as long"
-    assert ask(some(deep), MEASURED, drafter(0.001), **prompts) == [8]
+def test_prompts_are_read_beside_drafting_or_with_the_drafts_whichever_is_sooner() -> None:
     better, slow = learnt(2), drafter(0.120)
-    assert ask(some(fair), MEASURED, drafter(0.001), beside_s=0.200)[0] > 0, "drafts that are not waited for"
+    prompts = {"prompt_rows": 1000, "prompts_s": MEASURED.seconds(1000)}
+    assert ask(some(better), MEASURED, slow) == [0]
     assert ask(some(better), MEASURED, slow, **prompts)[0] > 0, "drafted by the time that the prompts are read"
     assert ask(some(better), MEASURED, slow, **prompts, share=1.0) == [0], "which drafting on the same cores delays"
+    assert ask(some(better), MEASURED, drafter(0.001), **prompts)[0] > 0, "prompts wait for drafts that come at once"
+
+
+def test_a_row_beside_prompts_costs_what_it_adds_to_their_step() -> None:
+    """Sixteen rows are free alone; beside a prompt each takes as long as one of the prompt's."""
+    bent = StepCosts({1: 0.030, 16: 0.030, 116: 0.230})
+    assert ask(some(learnt(1)), bent, drafter(0.001))[0] > 0
+    assert ask(some(learnt(0)), bent, drafter(0.0001), prompt_rows=64) == [0]
+    assert ask(some(learnt(1)), bent, drafter(0.010), prompt_rows=64) == [0], "plain tokens take a row's time, too"
 
 
 def test_limits_hold_and_no_candidates_ask_for_nothing() -> None:
