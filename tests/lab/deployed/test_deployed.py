@@ -63,6 +63,7 @@ def allowed() -> None:
         pytest.skip(why)
 
 
+@pytest.mark.extended  # network namespaces
 def test_drafters_on_two_hosts_guess_together(allowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_model(tmp_path / "target", idle_layers=16, fused=True)
     for name in ("north", "south"):

@@ -63,6 +63,7 @@ def test_ways_with_too_many_late_steps_are_listed() -> None:
     assert late_ways({**ways, "cosine": {}}) == "pace 3.0%"
 
 
+@pytest.mark.extended
 def test_drafters_on_this_machine_count_as_devices_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,22 +143,25 @@ def test_decoupled_drafters_are_faster_than_the_same_in_turn() -> None:
 def test_without_second_best_guesses_a_tree_is_the_union_of_chains() -> None:
     world = read_world(FOLDER / "cosine-70b.json")
     recorded = made(world, [Wanted("finance", 8, 20)] * 2, 0)
-    sure = {
-        name: log.model_copy(
-            update={
-                "guesses": tuple(
-                    tuple(tuple(one._replace(second=7, second_confidence=0.4) for one in chain) for chain in text)
-                    for text in log.guesses
-                )
-            }
-        )
-        for name, log in recorded.drafters.items()
-    }
-    log = recorded.model_copy(update={"drafters": sure})
+
+    def with_seconds(confidence: float) -> Log:
+        second = {"second": 7, "second_confidence": confidence, "further": ()}
+        drafters = {
+            name: log.model_copy(
+                update={
+                    "guesses": tuple(
+                        tuple(tuple(one._replace(**second) for one in chain) for chain in text) for text in log.guesses
+                    )
+                }
+            )
+            for name, log in recorded.drafters.items()
+        }
+        return recorded.model_copy(update={"drafters": drafters})
+
     arm = next(arm for arm in ARMS["cosine"](world) if arm.name == "specinfer")
     one = {"drafters": ("finance",), "lengths": "tree:4"}
-    trees, chains = (play(world, arm.at([one, way]), log, loop(1, 1, 1), 0) for way in arms.EXPANSIONS)
-    plain = play(world, arm.at([one]), recorded, loop(1, 1, 1), 0)
+    trees, chains = (play(world, arm.at([one, way]), with_seconds(0.4), loop(1, 1, 1), 0) for way in arms.EXPANSIONS)
+    plain = play(world, arm.at([one]), with_seconds(0.0), loop(1, 1, 1), 0)
     assert chains.request_s == plain.request_s != trees.request_s
 
 
