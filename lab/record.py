@@ -18,11 +18,11 @@ from app.config import THREAD_ENVIRONMENT, Settings
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
 from app.assembly.drafter import AnyGuesser
-from app.assembly.local import Models, build_local, load_models
+from app.assembly.local import Models, load_models
 from app.drafter.draft_kv import DraftKV
 from app.engine.drafters.guesser import ModelGuesser
 from app.errors import PacelineError
-from app.request import GenerateRequest, Sampling, SpeculationBounds
+from app.request import Sampling
 from app.stages.draft.protocol import Context
 from app.state import BatchEntry, Guess
 from bench.help import count
@@ -30,6 +30,7 @@ from bench.help import parser as parser_of
 from bench.prompts import add_prompts_file
 from bench.stats import median
 from lab.beam import lines_of
+from lab.plain_texts import States, generated
 from lab.simulate.log import CHOICES, DEPTH, Branches, Chain, Chains, DrafterLog, Log, Text, choices_of
 
 BATCHES = (1, 2, 4, 8, 16)  # sequences at once, for which drafting is timed
@@ -74,40 +75,12 @@ def record(
     times: Log | None = None,
 ) -> Log:
     """Record, with the times of an older recording if there is one. Raises ValueError if that has other texts."""
-    texts, states = _texts(settings, models, prompts, max_tokens)
+    texts, states = generated(settings, models, prompts, max_tokens)
     if times is not None:
         check_alike(texts, models.guessers, times)
     drafters = {name: _drafter(name, guesser, texts, states) for name, guesser in models.guessers.items()}
     log = Log(costs=models.costs, vocab_size=models.tokenizer.vocab_size, texts=tuple(texts), drafters=drafters)
     return log if times is None else with_times(log, times)
-
-
-States = list[list[bytes | None]]  # [text][i]: the target's state where it chose the text's i-th token
-
-
-def _texts(
-    settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int
-) -> tuple[list[Text], States]:
-    pipeline = build_local(settings, models)
-    sequences = pipeline.verifier.sequences
-    asked = [(domain, prompt) for domain, of_domain in prompts.items() for prompt in of_domain]
-    off = SpeculationBounds(enabled=False)
-    requests = [GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off) for _, prompt in asked]
-    records = [pipeline.submit(request, settings) for request in requests]
-    seen: dict[str, dict[int, bytes | None]] = {record.id: {} for record in records}
-    while sequences:
-        pipeline.step()
-        for request_id, sequence in sequences.items():
-            seen[request_id][sequence.generated] = sequence.kv.state
-    ends = [pipeline.store.snapshot(record.id) for record in records]
-    texts = [
-        Text(domain=domain, prompt_ids=end.record.prompt_ids, tokens=end.tokens)
-        for (domain, _), end in zip(asked, ends, strict=True)
-    ]
-    states = [
-        [seen[record.id].get(i) for i in range(len(text.tokens))] for record, text in zip(records, texts, strict=True)
-    ]
-    return texts, states
 
 
 def _drafter(name: str, guesser: AnyGuesser, texts: Listed[Text], states: States) -> DrafterLog:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from app.assembly.devices import target_runner
-from app.assembly.local import Models, build_local
+from app.assembly.local import Models
 from app.config import Settings
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import PagePool
@@ -17,17 +17,17 @@ from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.target import StepOnCollect
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
-from app.request import GenerateRequest, SpeculationBounds
 from app.state import BatchEntry
 from bench.prompts import Prompts
+from lab import plain_texts
 from lab.simulate.log import Text
 from lab.simulate.models import MEMORY_TOKENS, LogRows, LogTarget
 
 
 class Remembered(Text):
-    """A text with the target's last hidden state where it chose each token, hexadecimal."""
+    """A text with the target's last hidden state where it chose each token, hexadecimal; empty: it gave none."""
 
-    states: tuple[str | None, ...]
+    states: tuple[str, ...]
 
 
 TEXTS = TypeAdapter(tuple[Remembered, ...])
@@ -35,29 +35,13 @@ TEXTS = TypeAdapter(tuple[Remembered, ...])
 
 def generated(settings: Settings, prompts: Prompts, max_tokens: int, costs: str) -> tuple[Remembered, ...]:
     """Generate all texts by plain decoding; `costs`: step costs as JSON. Raises ModelRefused."""
-    folder, off = target_folder(settings), SpeculationBounds(enabled=False)
+    folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
     runner = target_runner(folder, settings, tokenizer.context_tokens)
-    pipeline = build_local(settings, Models(runner, costs, {}, tokenizer))
-    asked = [(domain, prompt) for domain, own in prompts.items() for prompt in own]
-    records = [
-        pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off), settings)
-        for _, prompt in asked
-    ]
-    states: dict[tuple[str, int], str] = {}
-    while sequences := pipeline.verifier.sequences.all():
-        pipeline.step()
-        for sequence in sequences:
-            states[sequence.record.id, sequence.generated] = (sequence.kv.state or b"").hex()
-    ends = [pipeline.store.snapshot(record.id) for record in records]
+    texts, states = plain_texts.generated(settings, Models(runner, costs, {}, tokenizer), prompts, max_tokens)
     return tuple(
-        Remembered(
-            domain=domain,
-            prompt_ids=end.record.prompt_ids,
-            tokens=end.tokens,
-            states=tuple(states.get((end.record.id, i + 1)) for i in range(len(end.tokens))),
-        )
-        for (domain, _), end in zip(asked, ends, strict=True)
+        Remembered(**dict(text), states=tuple((own.get(i + 1) or b"").hex() for i in range(len(text.tokens))))
+        for text, own in zip(texts, states, strict=True)
     )
 
 
@@ -87,4 +71,4 @@ class RememberedRows(LogRows):
 
     def state(self, node: int) -> bytes | None:
         at = len(self.work.sequence.tokens) - len(self.text.prompt_ids) + self.work.tree.depths()[node]
-        return bytes.fromhex(self.text.states[at] or "") or None
+        return bytes.fromhex(self.text.states[at]) or None

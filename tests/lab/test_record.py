@@ -24,7 +24,7 @@ def guess_one(works: list[BatchEntry], choices: int) -> list[list[Guess]]:
 
 def test_chains_are_recorded_behind_each_prefix_and_each_choice_that_counts() -> None:
     model: Any = Mock(try_reserve=lambda *_: True, cover=lambda s, n: setattr(s, "cached", n), guess_one=guess_one)
-    guesses, branches = _guesses(DraftKV("x", _Wide(model), 100), [TEXT, TEXT], [[None] * 3] * 2)
+    guesses, branches = _guesses(DraftKV("x", _Wide(model), 100), [TEXT, TEXT], [dict.fromkeys(range(1, 4))] * 2)
     assert guesses[0] == guesses[1] and branches[0] == branches[1]
     for at, last in ((1, 2), (2, 3)):
         assert [guess.token for guess in guesses[0][at]] == [*range(last + 1, last + 1 + DEPTH)]
