@@ -20,13 +20,14 @@ REFUSED = "errorstat_MISCONF"  # calls that the server refused because it could 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 3600.0  # after a rewrite that failed: it takes room, and may fill the disk itself
 
 _WORDS, _LENGTH, _GAP = re.compile(rb"\*(\d+)\r\n"), re.compile(rb"\$(\d+)\r\n"), re.compile(rb"\0+")
-_MAY_BE_GAP = re.compile(rb"(?:\A|\r\n)\0")
 
 
 def close_gaps(path: Path) -> None:
     """Cut the zeros between commands out of a stopped server's file; all else stays, a broken end included."""
     data = path.read_bytes()
-    if not _MAY_BE_GAP.search(data):  # most files: to read all commands takes a second for 40 MB
+    if (
+        not data.startswith(b"\0") and b"\r\n\0" not in data
+    ):  # most files: to read all commands takes a second for 40 MB
         return
     pieces, begin, at = list[bytes](), 0, 0
     while at < len(data):
