@@ -1,6 +1,6 @@
 """Ask drafters for trees and receive them. The only writer of a sequence's `tree` and `due_s`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from app.speculation.marginal import Candidate
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
 from app.speculation.routing import Route, Router
+from app.speculation.row_price import Price, RowPrice
 from app.state import NO_PROMPTS, Prompts, Sequence, Tree
 
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
@@ -39,6 +40,7 @@ class DraftStrategies:
     sends_states: bool = True  # jobs carry the target's hidden state to drafters that read it
     shares_tokens: bool = False  # drafters on several nodes guess each token together
     drafts_whole: bool = False  # models draft unlikely tokens, too
+    most_nodes: Callable[[int], int] | None = None  # of a model's tree, by sequences; None: models draft paths
     stated_tokens: int = 0  # that models may draft, however few the policy allows, if any
     splits: Splits = field(default_factory=FixedSplits)
 
@@ -66,6 +68,8 @@ class Speculation(RoundObserver):
         self._sends_states = strategies.sends_states
         self._stated_tokens = strategies.stated_tokens
         self._least_survival = 0.0 if strategies.drafts_whole else LEAST_SURVIVAL
+        self._most_nodes = strategies.most_nodes
+        self._row_price = RowPrice(costs)
         self._costs = costs
         self._draft_costs = self.lengths.modes.with_models.costs
         self._host_costs = HostCosts()
@@ -122,6 +126,7 @@ class Speculation(RoundObserver):
 
     def on_verdict(self, step: VerifiedStep) -> None:
         """Update acceptance with the tokens about to be committed, and clear the trees."""
+        self._row_price.update(step.rounds, self._clock.time())
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
         for r in step.rounds:
             r.sequence.tree, r.sequence.due_s = None, 0.0
@@ -222,6 +227,11 @@ class Speculation(RoundObserver):
         )
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
         readers = self._pool.readers if self._sends_states else frozenset()
+        most_nodes, price = 0, Price(self._least_survival, 0.0)
+        # A least length is drafted whatever it brings.
+        if asked and not is_model_free and not policy.min_draft_tokens and self._most_nodes is not None:
+            most_nodes = self._most_nodes(len(self._sequences))
+            price = self._row_price.of([(sequence, depth) for sequence, depth, _ in asked], len(self._sequences))
         return [
             job
             for some, due_s in due_of
@@ -233,7 +243,8 @@ class Speculation(RoundObserver):
                 due_s,
                 readers=readers,
                 run_ahead=run_ahead,
-                least_survival=self._least_survival,
+                price=price,
+                max_nodes=most_nodes,
             )
         ]
 
