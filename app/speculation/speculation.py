@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Final
@@ -17,10 +17,11 @@ from app.round_observer import AskedDraft, RoundObserver, VerifiedStep
 from app.speculation.draft_costs import DraftCosts, TableCosts
 from app.speculation.draft_modes import DraftMode
 from app.speculation.drafter_pool import DrafterPool
+from app.speculation.guard import Way
 from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
-from app.speculation.length_protocol import DraftBatch, LengthPlanner
-from app.speculation.marginal import Candidate
+from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthPlanner
+from app.speculation.marginal import Candidate, paid_s
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
 from app.speculation.routing import Route, Router
@@ -128,8 +129,12 @@ class Speculation(RoundObserver):
         """Update acceptance with the tokens about to be committed, and clear the trees."""
         self._row_price.update(step.rounds, self._clock.time())
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
+        self._end_round(step)
         for r in step.rounds:
             r.sequence.tree, r.sequence.due_s = None, 0.0
+
+    def on_failure(self) -> None:
+        self.lengths.modes.guard.stop()
 
     def on_step(self, step: VerifiedStep, host_s: float) -> None:
         entries = step.entries
@@ -163,6 +168,7 @@ class Speculation(RoundObserver):
         """
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
+            self.lengths.modes.guard.stop()
             return []
         batch = self._batch(sequences, limits, policy, prompts)
         found = self.lengths.plan(batch)
@@ -174,6 +180,8 @@ class Speculation(RoundObserver):
             self._draft_costs.use(found.split)
         is_model_free = found.is_model_free or not batch.has_models
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
+        if found.price is not None:
+            self._begin_round(batch, replace(found, depths=depths), is_reading=self._reads(sequences, depths, policy))
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
@@ -250,6 +258,24 @@ class Speculation(RoundObserver):
 
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
+
+    def _begin_round(self, batch: DraftBatch, found: LengthDecision, *, is_reading: bool) -> None:
+        assert found.price is not None
+        way, candidates = Way.MODELS, batch.candidates
+        if found.is_model_free:
+            way, candidates = Way.MODEL_FREE, batch.model_free or batch.candidates
+        if not any(found.depths):
+            way = Way.PLAIN
+        expected_s = 0.0 if is_reading else found.price.round_s(candidates, found.depths, self._costs)
+        self.lengths.modes.guard.begin(way, batch.lengths, expected_s, batch.now_s, is_trial=found.is_trial)
+
+    def _end_round(self, step: VerifiedStep) -> None:
+        guard, reading = self.lengths.modes.guard, self._costs.reading
+        prompts = [(work.start, len(work.tokens)) for work in step.entries if work.silent]
+        if prompts and guard.size:
+            rows = sum(count for _, count in prompts)
+            guard.add_prompts(paid_s(guard.size, rows, self._costs) + reading.step_s(prompts))
+        guard.end([r.sequence.record.id for r in step.rounds], self._clock.monotonic())
 
     def _readings(self, asked: Listed[Asked], slow: Iterable[str]) -> list[Asked]:
         return [
@@ -338,6 +364,11 @@ class Speculation(RoundObserver):
     def _read_s(self, sequence: Sequence, policy: Policy) -> float:
         homes = {*self._route(policy, sequence).homes.values()}
         return self._draft_costs.read_s(max((self.pending.unread(sequence, home) for home in homes), default=0))
+
+    def _reads(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> bool:
+        """Tell whether drafters read long texts before they guess."""
+        asked = [s for s, depth in zip(sequences, depths, strict=True) if depth] if self._pool.models else []
+        return any(self.pending.unread(s, home) for s in asked for home in self._route(policy, s).homes.values())
 
     def _model_free_route(self, sequence: Sequence) -> Route:
         return self.router.model_free(sequence.record.speculation.drafters, self._pool)

@@ -207,6 +207,9 @@ def test_the_policys_bounds_on_lengths_hold():
         found = {job.request_id: job.max_draft_tokens for job in jobs if job.drafters}
         return [found.get(sequence.record.id, 0) for sequence in sequences]
 
+    for sequence in sequences:
+        for _ in range(60):
+            one.lengths.modes.model_free.of(sequence.record).update(8, 0)
     assert asked(max_draft_tokens=2) == [2, 2, 2, 1]
     for sequence in sequences:
         for _ in range(60):
