@@ -181,7 +181,11 @@ class Speculation(RoundObserver):
         is_model_free = found.is_model_free or not batch.has_models
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
         if found.price is not None:
-            self._begin_round(batch, replace(found, depths=depths), is_reading=self._reads(sequences, depths, policy))
+            self._begin_round(
+                batch,
+                replace(found, depths=depths),
+                is_reading=not is_model_free and self._reads(sequences, depths, policy),
+            )
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
