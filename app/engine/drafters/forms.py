@@ -36,10 +36,10 @@ FEWEST: WeightsAs = "q4_0"
 ROW = 0.1  # of a step, for each row beside the first: 0.06 with int8 rows, 0.14 with float32 (docs/benchmarks.md)
 LONGEST = 8  # guesses of a draft
 PROMISE, GAIN = 1.1, 1.03  # worth of fewer bits: as if as right, to be tried; as measured, to be taken
-ANSWER = 24  # tokens
+ANSWER = 12  # tokens
 CHOICES = 16  # likeliest tokens whose chances are looked at
 READ = 24  # tokens before the guesses that are timed
-LOOKS = 5
+LOOKS = 3
 PROMPTS = (
     "Write a Python function that reverses a list.",
     "Write a SQL query that counts orders by customer.",
