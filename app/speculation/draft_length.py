@@ -95,7 +95,7 @@ class LengthController:
         plain_s = choice.price.round_s(candidates, [0] * len(candidates), costs)
         best_s = plain_s * tokens_of(candidates, choice.depths) / len(candidates) / choices[best].gain
         round_s = slowdown * choice.price.round_s(candidates, choice.depths, costs)
-        return self.modes.guard.is_due(way, TRIAL_ROUNDS * (round_s - best_s) + reads_s)
+        return self.modes.guard.is_due(way, TRIAL_ROUNDS * round_s + reads_s, TRIAL_ROUNDS * best_s)
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:

@@ -30,6 +30,7 @@ class _Seen:
     round_s: float = 1.0  # of the last round, expected
     since_s: float = 0.0  # of rounds of other ways since the last one
     shares: dict[int, float] = field(default_factory=dict)  # of that, which the next trial may lose, by load
+    trials_s: dict[int, float] = field(default_factory=dict)  # that the last trial took, by load
 
     @property
     def slowdown(self) -> float:
@@ -43,6 +44,7 @@ class _Round:
     requests: set[str]
     expected_s: float  # 0: not known
     began_s: float
+    is_trial: bool
     prompts_s: float = 0.0
 
 
@@ -63,11 +65,16 @@ class Guard:
     def follow(self, sequences: int) -> None:
         self._load = sequences.bit_length()
 
-    def is_due(self, way: Way, loss_s: float) -> bool:
-        """Tell whether a way is tried that is not expected to be the best; a trial is expected to cost `loss_s`."""
+    def is_due(self, way: Way, trial_s: float, best_s: float) -> bool:
+        """Tell whether a way is tried that is not expected to be the best.
+
+        A trial is expected to take `trial_s`, and takes no less than the last one did; its tokens take `best_s`
+        otherwise.
+        """
         if self._trial_rounds:
             return self._trial is way
         seen = self._ways[way]
+        loss_s = max(trial_s, seen.trials_s.get(self._load, 0.0)) - best_s
         return loss_s <= seen.shares.get(self._load, FIRST_SHARE) * seen.since_s
 
     def begin(self, way: Way, requests: Collection[str], expected_s: float, now_s: float, *, is_trial: bool) -> None:
@@ -82,11 +89,12 @@ class Guard:
             self._trial, self._trial_rounds = way, TRIAL_ROUNDS - 1
             shares = self._ways[way].shares
             shares[self._load] = max(SHARE, shares.get(self._load, FIRST_SHARE) / 4.0)
+            self._ways[way].trials_s[self._load] = 0.0
         last = self._last
         if last is None or last.way is not way:
             expected_s = 0.0  # drafters catch up
         began_s = now_s if last is None or last.requests.isdisjoint(requests) else self._ended_s
-        self._round = _Round(way, set(requests), expected_s, began_s)
+        self._round = _Round(way, set(requests), expected_s, began_s, is_trial)
 
     def add_prompts(self, seconds: float) -> None:
         """Leave out what prompts take anyway of the round under way."""
@@ -107,8 +115,10 @@ class Guard:
         took_s = now_s - last.began_s
         for way, seen in self._ways.items():
             seen.since_s = 0.0 if way is last.way else seen.since_s + took_s
+        own = self._ways[last.way]
+        if last.is_trial:
+            own.trials_s[self._load] = own.trials_s.get(self._load, 0.0) + max(0.0, took_s - last.prompts_s)
         if last.expected_s:
-            own = self._ways[last.way]
             took_s = min(max(0.0, took_s - last.prompts_s), MOST * last.expected_s)
             own.took_s = DECAY * own.took_s + took_s
             own.expected_s, own.round_s = DECAY * own.expected_s + last.expected_s, last.expected_s

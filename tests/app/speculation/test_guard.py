@@ -75,7 +75,7 @@ def test_a_trial_lasts_its_rounds_and_a_step_that_failed_ends_a_round() -> None:
     now_s = run(guard, Way.PLAIN, ROUND_S, rounds=1000)
     tried = []
     for _ in range(9):
-        tried.append(is_trial := guard.is_due(Way.MODELS, loss_s=0.29))
+        tried.append(is_trial := guard.is_due(Way.MODELS, trial_s=0.29, best_s=0.0))
         now_s = run(guard, Way.MODELS if is_trial else Way.PLAIN, ROUND_S, now_s, is_trial=is_trial)
     assert tried == [True] * TRIAL_ROUNDS + [False] * (9 - TRIAL_ROUNDS)
     guard.begin(Way.MODELS, ["r"], ROUND_S, now_s, is_trial=False)
@@ -91,7 +91,7 @@ def test_trials_lose_no_more_than_their_share_of_the_time(loss_s: float, change:
     for number in range(rounds):
         if number == change:
             guard.follow(9)
-        is_trial = guard.is_due(Way.MODELS, loss_s)
+        is_trial = guard.is_due(Way.MODELS, loss_s + 2 * ROUND_S, 2 * ROUND_S)
         lost[number >= change] += loss_s / TRIAL_ROUNDS * is_trial
         now_s = run(guard, Way.MODELS if is_trial else Way.PLAIN, ROUND_S, now_s, is_trial=is_trial)
     for own, part in zip(lost, (change, rounds - change), strict=True):
@@ -108,5 +108,15 @@ def test_a_load_that_was_there_before_brings_no_dear_trials() -> None:
     found = []
     for load in (16, 31, 15, 32, 16):
         guard.follow(load)
-        found.append(guard.is_due(Way.MODELS, first))
+        found.append(guard.is_due(Way.MODELS, first, 0.0))
     assert found == [False, False, True, True, False]
+
+
+def test_a_trial_that_took_long_is_not_repeated_soon_though_it_looks_cheap() -> None:
+    """Drafters read long texts first, say."""
+    guard, now_s, tried = Guard(), 0.0, []
+    for _ in range(3000):
+        tried.append(is_trial := guard.is_due(Way.MODELS, 2 * ROUND_S, 2 * ROUND_S))
+        way, took_s = (Way.MODELS, 0.5) if is_trial else (Way.PLAIN, ROUND_S)
+        now_s = run(guard, way, took_s, now_s, is_trial=is_trial)
+    assert 0 < tried.count(True) * 0.5 < 0.05 * now_s
