@@ -87,9 +87,9 @@ class Guard:
             self._trial_rounds -= 1
         else:
             self._trial, self._trial_rounds = way, TRIAL_ROUNDS - 1
-            shares = self._ways[way].shares
-            shares[self._load] = max(SHARE, shares.get(self._load, FIRST_SHARE) / 4.0)
-            self._ways[way].trials_s[self._load] = 0.0
+            seen = self._ways[way]
+            seen.shares[self._load] = max(SHARE, seen.shares.get(self._load, FIRST_SHARE) / 4.0)
+            seen.trials_s[self._load] = 0.0
         last = self._last
         if last is None or last.way is not way:
             expected_s = 0.0  # drafters catch up
@@ -115,12 +115,11 @@ class Guard:
         took_s = now_s - last.began_s
         for way, seen in self._ways.items():
             seen.since_s = 0.0 if way is last.way else seen.since_s + took_s
-        own = self._ways[last.way]
+        own, net_s = self._ways[last.way], max(0.0, took_s - last.prompts_s)
         if last.is_trial:
-            own.trials_s[self._load] = own.trials_s.get(self._load, 0.0) + max(0.0, took_s - last.prompts_s)
+            own.trials_s[self._load] = own.trials_s.get(self._load, 0.0) + net_s
         if last.expected_s:
-            took_s = min(max(0.0, took_s - last.prompts_s), MOST * last.expected_s)
-            own.took_s = DECAY * own.took_s + took_s
+            own.took_s = DECAY * own.took_s + min(net_s, MOST * last.expected_s)
             own.expected_s, own.round_s = DECAY * own.expected_s + last.expected_s, last.expected_s
 
     def remove(self, request_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Final
@@ -127,7 +127,7 @@ class Speculation(RoundObserver):
 
     def on_verdict(self, step: VerifiedStep) -> None:
         """Update acceptance with the tokens about to be committed, and clear the trees."""
-        if self._pool.models:
+        if self._pool.models and self._most_nodes is not None:
             self._row_price.update(step.rounds, self._clock.time())
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
         self._end_round(step)
@@ -182,10 +182,11 @@ class Speculation(RoundObserver):
         is_model_free = found.is_model_free or not batch.has_models
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
         if found.price is not None:
-            self._begin_round(
-                batch,
-                replace(found, depths=depths),
-                is_reading=not is_model_free and self._reads(sequences, depths, policy),
+            expected_s = 0.0
+            if is_model_free or not self._reads(sequences, depths, policy):
+                expected_s = found.price.round_s(_asked_of(batch, found), depths, self._costs)
+            self.lengths.modes.guard.begin(
+                _way(found, depths), batch.lengths, expected_s, batch.now_s, is_trial=found.is_trial
             )
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
@@ -263,16 +264,6 @@ class Speculation(RoundObserver):
 
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
-
-    def _begin_round(self, batch: DraftBatch, found: LengthDecision, *, is_reading: bool) -> None:
-        assert found.price is not None
-        way, candidates = Way.MODELS, batch.candidates
-        if found.is_model_free:
-            way, candidates = Way.MODEL_FREE, batch.model_free or batch.candidates
-        if not any(found.depths):
-            way = Way.PLAIN
-        expected_s = 0.0 if is_reading else found.price.round_s(candidates, found.depths, self._costs)
-        self.lengths.modes.guard.begin(way, batch.lengths, expected_s, batch.now_s, is_trial=found.is_trial)
 
     def _end_round(self, step: VerifiedStep) -> None:
         guard, reading = self.lengths.modes.guard, self._costs.reading
@@ -367,13 +358,16 @@ class Speculation(RoundObserver):
         return Round(survivals, self._costs, lambda tokens: costs.hop_s + costs.guess_s(drafting, tokens))
 
     def _read_s(self, sequence: Sequence, policy: Policy) -> float:
-        homes = {*self._route(policy, sequence).homes.values()}
-        return self._draft_costs.read_s(max((self.pending.unread(sequence, home) for home in homes), default=0))
+        return self._draft_costs.read_s(self._unread(sequence, policy))
 
     def _reads(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> bool:
         """Tell whether drafters read long texts before they guess."""
-        asked = [s for s, depth in zip(sequences, depths, strict=True) if depth] if self._pool.models else []
-        return any(self.pending.unread(s, home) for s in asked for home in self._route(policy, s).homes.values())
+        asked = (s for s, depth in zip(sequences, depths, strict=True) if depth)
+        return any(self._unread(s, policy) for s in asked)
+
+    def _unread(self, sequence: Sequence, policy: Policy) -> int:
+        homes = {*self._route(policy, sequence).homes.values()}
+        return max((self.pending.unread(sequence, home) for home in homes), default=0)
 
     def _model_free_route(self, sequence: Sequence) -> Route:
         return self.router.model_free(sequence.record.speculation.drafters, self._pool)
@@ -399,3 +393,13 @@ def _candidates(
         Candidate(mode.of(s.record), limit, read_s, s.record.max_tokens - s.generated, s.kv.cached)
         for s, limit, read_s in zip(sequences, limits, reads, strict=True)
     ]
+
+
+def _asked_of(batch: DraftBatch, found: LengthDecision) -> list[Candidate]:
+    return batch.model_free or batch.candidates if found.is_model_free else batch.candidates
+
+
+def _way(found: LengthDecision, depths: list[int]) -> Way:
+    if not any(depths):
+        return Way.PLAIN
+    return Way.MODEL_FREE if found.is_model_free else Way.MODELS

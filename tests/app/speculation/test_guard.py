@@ -55,7 +55,7 @@ def test_requests_that_wait_for_others_begin_no_round_of_their_own() -> None:
     assert guard.size == 2
     guard.remove("a")
     guard.remove("b")
-    assert guard.size == 0, "nobody is left whose verdict would end it"
+    assert guard.size == 0, "no request is left whose verdict would end the round"
 
 
 def test_an_idle_time_is_no_part_of_a_round() -> None:
