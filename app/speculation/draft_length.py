@@ -3,6 +3,8 @@
 import logging
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import TableCosts
 from app.speculation.draft_modes import DraftModes
@@ -73,29 +75,37 @@ class LengthController:
         if batch.has_models:
             costs = self.modes.with_models.costs
             price = DraftPrice(costs, batch.busy_s, batch.prompt_rows, batch.prompts_s, batch.core_share, batch.tree_s)
-            depths, gain = draft_lengths(batch.candidates, batch.costs, price)
-            found[Way.MODELS] = _Choice(batch.candidates, depths, price, gain / slowdown(Way.MODELS))
+            asked = batch.candidates if costs.is_known else _first_of(batch.candidates)
+            depths, gain = draft_lengths(asked, batch.costs, price)
+            found[Way.MODELS] = _Choice(asked, depths, price, gain / slowdown(Way.MODELS))
         for way, choice in [*found.items()]:
             if way is not Way.PLAIN and not any(choice.depths):
                 found[way] = choice._replace(gain=0.0)  # plain decoding is meant
         return found
 
     def _is_due(self, choices: dict[Way, _Choice], way: Way, best: Way, costs: StepCosts) -> bool:
-        """Tell whether another way than the best is tried: models, or one that would be the best as expected."""
+        """Tell whether this way, not the best, is tried; plain decoding only where it is expected to be the best."""
         choice, slowdown = choices[way], self.modes.guard.slowdown(way)
         candidates = choice.candidates
-        if way is Way.MODELS:
+        if way is Way.PLAIN:
+            if choice.gain * slowdown <= choices[best].gain:
+                return False
+        else:
             if not any(choice.depths):
                 choice = choices[way] = choice._replace(depths=trial_lengths(candidates, costs))
             if not any(choice.depths):
                 return False
-        elif choice.gain * slowdown <= choices[best].gain:
-            return False
         reads_s = sum(c.read_s for c, depth in zip(candidates, choice.depths, strict=True) if depth)
         plain_s = choice.price.round_s(candidates, [0] * len(candidates), costs)
         best_s = plain_s * tokens_of(candidates, choice.depths) / len(candidates) / choices[best].gain
         round_s = slowdown * choice.price.round_s(candidates, choice.depths, costs)
         return self.modes.guard.is_due(way, TRIAL_ROUNDS * round_s + reads_s, TRIAL_ROUNDS * best_s)
+
+
+def _first_of(candidates: list[Candidate]) -> list[Candidate]:
+    """Let only the first ask that may: it shows what reading takes before all texts are read."""
+    first = next((i for i, candidate in enumerate(candidates) if candidate.limit), 0)
+    return [c if i == first else replace(c, limit=0) for i, c in enumerate(candidates)]
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:

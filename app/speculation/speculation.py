@@ -308,7 +308,11 @@ class Speculation(RoundObserver):
         pool, modes = self._pool, self.lengths.modes
         has_models = bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences)
         if has_models:
-            reads_s = [self._read_s(s, policy) if limit else 0.0 for s, limit in zip(sequences, limits, strict=True)]
+            # A batch that prompts will join soon must get back more of it each round.
+            often = len(self._sequences) / len(sequences) if prompts.rows else 1.0
+            reads_s = [
+                often * self._read_s(s, policy) if limit else 0.0 for s, limit in zip(sequences, limits, strict=True)
+            ]
             full = _candidates(modes.with_models, sequences, limits, reads_s)
         else:
             full = _candidates(modes.model_free, sequences, self._model_free_limits(sequences, policy))

@@ -198,6 +198,7 @@ def test_the_requests_own_bounds_hold(wish, limit):
 
 def test_the_policys_bounds_on_lengths_hold():
     one = parts(costs=StepCosts({1: 1.0, 64: 1.05}))
+    one.lengths.modes.with_models.costs.update(1, 4, 0.001, [])
     sequences = [start(one, name, max_tokens=50) for name in "abc"]
     limited = start(one, "d", max_tokens=50, speculation=SpeculationBounds(max_draft_tokens=1))
     sequences.append(limited)
