@@ -1,11 +1,12 @@
-"""Compare ways of drafting, and plain decoding, by what their rounds were seen to take.
+"""Compare ways of drafting, and plain decoding, by what their rounds were seen to take and to bring.
 
-The seconds of a round are expected from the costs of steps and drafts. How many times as long it takes (messages, the
-host, steps of prompts alone) is learnt by way. A way that was never taken is believed to take what is expected, so it
-is taken where it would be the best; one that was found slower is tried again now and then.
+A round's seconds are expected from the costs of steps and drafts, its tokens from acceptance. How many times as long
+its tokens take (messages, the host, steps of prompts alone, second guesses) is learnt by way. A way that was never
+taken is believed to take what is expected, so it is taken where it would be the best; one that was found slower is
+tried again now and then.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -26,7 +27,7 @@ class Way(Enum):
 @dataclass(slots=True)
 class _Seen:
     took_s: float = 0.0
-    expected_s: float = 0.0
+    expected_s: float = 0.0  # for as many tokens
     round_s: float = 1.0  # of the last round, expected
     since_s: float = 0.0  # of rounds of other ways since the last one
     shares: dict[int, float] = field(default_factory=dict)  # of that, which the next trial may lose, by load
@@ -43,6 +44,7 @@ class _Round:
     way: Way
     requests: set[str]
     expected_s: float  # 0: not known
+    expected_tokens: float  # of a sequence
     began_s: float
     is_trial: bool
     prompts_s: float = 0.0
@@ -59,7 +61,7 @@ class Guard:
         self._trial_rounds = 0  # left
 
     def slowdown(self, way: Way) -> float:
-        """Return the seconds of a round of this way over those expected."""
+        """Return the seconds of this way's rounds over those expected for as many tokens."""
         return self._ways[way].slowdown
 
     def follow(self, sequences: int) -> None:
@@ -77,8 +79,20 @@ class Guard:
         loss_s = max(trial_s, seen.trials_s.get(self._load, 0.0)) - best_s
         return loss_s <= seen.shares.get(self._load, FIRST_SHARE) * seen.since_s
 
-    def begin(self, way: Way, requests: Collection[str], expected_s: float, now_s: float, *, is_trial: bool) -> None:
-        """Begin a round of these requests, unless others still wait for theirs. `now_s`: monotonic."""
+    def begin(
+        self,
+        way: Way,
+        requests: Collection[str],
+        expected_s: float,
+        now_s: float,
+        *,
+        tokens: float = 1.0,
+        is_trial: bool = False,
+    ) -> None:
+        """Begin a round of these requests, unless others still wait for theirs.
+
+        `now_s`: monotonic. `tokens`: that each is expected to commit.
+        """
         if self._round is not None:
             return
         if not is_trial:
@@ -94,7 +108,7 @@ class Guard:
         if last is None or last.way is not way:
             expected_s = 0.0  # drafters catch up
         began_s = now_s if last is None or last.requests.isdisjoint(requests) else self._ended_s
-        self._round = _Round(way, set(requests), expected_s, began_s, is_trial)
+        self._round = _Round(way, set(requests), expected_s, tokens, began_s, is_trial)
 
     def add_prompts(self, seconds: float) -> None:
         """Leave out what prompts take anyway of the round under way."""
@@ -106,10 +120,10 @@ class Guard:
         """Return the sequences of the round under way."""
         return len(self._round.requests) if self._round is not None else 0
 
-    def end(self, requests: Collection[str], now_s: float) -> None:
-        """End the round under way if it is one of these requests, and learn what it took."""
+    def end(self, tokens: Mapping[str, int], now_s: float) -> None:
+        """End the round under way if it is one of these requests, which commit so many tokens, and learn of it."""
         last = self._round
-        if last is None or last.requests.isdisjoint(requests):
+        if last is None or last.requests.isdisjoint(tokens):
             return
         self._round, self._last, self._ended_s = None, last, now_s
         took_s = now_s - last.began_s
@@ -119,8 +133,10 @@ class Guard:
         if last.is_trial:
             own.trials_s[self._load] = own.trials_s.get(self._load, 0.0) + net_s
         if last.expected_s:
+            each = [count for request_id, count in tokens.items() if request_id in last.requests]
+            part = sum(each) / len(each) / last.expected_tokens  # of the expected tokens
             own.took_s = DECAY * own.took_s + min(net_s, MOST * last.expected_s)
-            own.expected_s, own.round_s = DECAY * own.expected_s + last.expected_s, last.expected_s
+            own.expected_s, own.round_s = DECAY * own.expected_s + part * last.expected_s, last.expected_s
 
     def remove(self, request_id: str) -> None:
         if self._round is not None:

@@ -21,7 +21,7 @@ from app.speculation.guard import Way
 from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
 from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthPlanner
-from app.speculation.marginal import Candidate, paid_s
+from app.speculation.marginal import Candidate, paid_s, tokens_of
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
 from app.speculation.routing import Route, Router
@@ -182,11 +182,16 @@ class Speculation(RoundObserver):
         is_model_free = found.is_model_free or not batch.has_models
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
         if found.price is not None:
-            expected_s = 0.0
+            expected_s, asked = 0.0, _asked_of(batch, found)
             if is_model_free or not self._reads(sequences, depths, policy):
-                expected_s = found.price.round_s(_asked_of(batch, found), depths, self._costs)
+                expected_s = found.price.round_s(asked, depths, self._costs)
             self.lengths.modes.guard.begin(
-                _way(found, depths), batch.lengths, expected_s, batch.now_s, is_trial=found.is_trial
+                _way(found, depths),
+                batch.lengths,
+                expected_s,
+                batch.now_s,
+                tokens=tokens_of(asked, depths) / len(depths),
+                is_trial=found.is_trial,
             )
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
@@ -271,7 +276,7 @@ class Speculation(RoundObserver):
         if prompts:
             rows = sum(count for _, count in prompts)
             guard.add_prompts(paid_s(guard.size, rows, self._costs) + reading.step_s(prompts))
-        guard.end([r.sequence.record.id for r in step.rounds], self._clock.monotonic())
+        guard.end({r.sequence.record.id: len(r.tokens) for r in step.rounds}, self._clock.monotonic())
 
     def _readings(self, asked: Listed[Asked], slow: Iterable[str]) -> list[Asked]:
         return [

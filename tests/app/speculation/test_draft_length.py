@@ -52,7 +52,7 @@ def plan(lengths: LengthController, costs: StepCosts = COSTS, took: float = 1.0)
     expected_s, guard = found.price.round_s(full, found.depths, costs), lengths.modes.guard
     now_s = NOW.get(lengths, 0.0)
     guard.begin(way, ["r"], expected_s, now_s, is_trial=found.is_trial)
-    guard.end(["r"], now_s + took * expected_s)
+    guard.end({"r": 1}, now_s + took * expected_s)
     NOW[lengths] = now_s + took * expected_s
     return way
 
@@ -143,8 +143,8 @@ def test_a_trial_asks_for_what_pays_at_no_price_and_waits_for_it():
     full = [Candidate(lengths.modes.with_models.of(RECORD), 8)]
     assert not any(lengths.plan(batch_of(full, costs=dear)).depths)
     for at_s in range(60):
-        lengths.modes.guard.begin(Way.PLAIN, ["r"], 1.0, at_s, is_trial=False)
-        lengths.modes.guard.end(["r"], at_s + 1.0)
+        lengths.modes.guard.begin(Way.PLAIN, ["r"], 1.0, at_s)
+        lengths.modes.guard.end({"r": 1}, at_s + 1.0)
     found = lengths.plan(batch_of(full, costs=dear))
     assert found.depths == [TRIAL_TOKENS]
     assert found.worth_s == pytest.approx(2.0 * lengths.modes.with_models.costs.seconds(1, TRIAL_TOKENS))

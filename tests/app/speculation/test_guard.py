@@ -14,7 +14,7 @@ def run(guard: Guard, way: Way, took_s: float, now_s: float = 0.0, *, rounds: in
     for _ in range(rounds):
         guard.begin(way, ["r"], ROUND_S, now_s, is_trial=is_trial)
         now_s += took_s
-        guard.end(["r"], now_s)
+        guard.end({"r": 1}, now_s)
     return now_s
 
 
@@ -32,10 +32,10 @@ def test_a_way_is_believed_before_it_is_seen_and_less_with_each_round() -> None:
 def test_what_prompts_take_anyway_is_no_part_of_a_round() -> None:
     guard, now_s = Guard(), 0.0
     for _ in range(9):
-        guard.begin(Way.MODELS, ["r"], ROUND_S, now_s, is_trial=False)
+        guard.begin(Way.MODELS, ["r"], ROUND_S, now_s)
         guard.add_prompts(0.5)
         now_s += 0.5 + ROUND_S
-        guard.end(["r"], now_s)
+        guard.end({"r": 1}, now_s)
     assert guard.slowdown(Way.MODELS) == pytest.approx(1.0)
 
 
@@ -48,10 +48,10 @@ def test_a_pause_of_the_machine_moves_little() -> None:
 
 def test_requests_that_wait_for_others_begin_no_round_of_their_own() -> None:
     guard = Guard()
-    guard.begin(Way.MODELS, ["a", "b"], ROUND_S, 0.0, is_trial=False)
-    guard.begin(Way.PLAIN, ["new"], ROUND_S, 0.01, is_trial=False)
+    guard.begin(Way.MODELS, ["a", "b"], ROUND_S, 0.0)
+    guard.begin(Way.PLAIN, ["new"], ROUND_S, 0.01)
     assert guard.size == 2
-    guard.end(["new"], 0.02)
+    guard.end({"new": 1}, 0.02)
     assert guard.size == 2
     guard.remove("a")
     guard.remove("b")
@@ -63,8 +63,8 @@ def test_an_idle_time_is_no_part_of_a_round() -> None:
     now_s = run(guard, Way.MODELS, ROUND_S, rounds=2)
     for request in ("s", "t"):
         now_s += 3600.0
-        guard.begin(Way.MODELS, [request], ROUND_S, now_s, is_trial=False)
-        guard.end([request], now_s := now_s + ROUND_S)
+        guard.begin(Way.MODELS, [request], ROUND_S, now_s)
+        guard.end({request: 1}, now_s := now_s + ROUND_S)
     guard.stop()
     run(guard, Way.MODELS, ROUND_S, now_s + 60.0)
     assert guard.slowdown(Way.MODELS) == pytest.approx(1.0)
@@ -78,7 +78,7 @@ def test_a_trial_lasts_its_rounds_and_a_step_that_failed_ends_a_round() -> None:
         tried.append(is_trial := guard.is_due(Way.MODELS, trial_s=0.29, best_s=0.0))
         now_s = run(guard, Way.MODELS if is_trial else Way.PLAIN, ROUND_S, now_s, is_trial=is_trial)
     assert tried == [True] * TRIAL_ROUNDS + [False] * (9 - TRIAL_ROUNDS)
-    guard.begin(Way.MODELS, ["r"], ROUND_S, now_s, is_trial=False)
+    guard.begin(Way.MODELS, ["r"], ROUND_S, now_s)
     guard.stop()
     assert guard.size == 0
 

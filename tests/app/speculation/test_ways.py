@@ -11,7 +11,7 @@ from app.messages import DraftReport
 from app.speculation.draft_length import LengthController
 from app.speculation.guard import Way
 from app.speculation.length_protocol import DraftBatch
-from app.speculation.marginal import Candidate
+from app.speculation.marginal import Candidate, tokens_of
 from tests import fakes
 
 FIRST_S, REST_S = 60.0, 60.0
@@ -77,14 +77,15 @@ def play(world: MadeWorld, seed: int, *, always: bool = False) -> tuple[float, f
         assert found.price is not None
         expected_s = found.price.round_s(batch.candidates, found.depths, steps)
         way = Way.MODELS if any(found.depths) else Way.PLAIN
-        lengths.modes.guard.begin(way, ["r"], expected_s, now_s, is_trial=found.is_trial)
+        requests, each = [str(i) for i in range(world.sequences)], tokens_of(batch.candidates, depths) / world.sequences
+        lengths.modes.guard.begin(way, requests, expected_s, now_s, tokens=each, is_trial=found.is_trial)
         now_s += took_s
-        lengths.modes.guard.end(["r"], now_s)
-        for depth in depths:
-            accepted = next((place for place in range(depth) if rng.random() > world.right), depth)
-            tokens += 1 + accepted
+        accepted = [next((i for i in range(depth) if rng.random() > world.right), depth) for depth in depths]
+        lengths.modes.guard.end({one: 1 + count for one, count in zip(requests, accepted, strict=True)}, now_s)
+        tokens += sum(accepted) + world.sequences
+        for depth, count in zip(depths, accepted, strict=True):
             if depth:
-                own.update(min(depth, accepted + 1), accepted)
+                own.update(min(depth, count + 1), count)
     return first / FIRST_S, (tokens - first) / (now_s - FIRST_S)
 
 
