@@ -25,17 +25,20 @@ class _Guesses:
 
 
 class DraftCosts:
-    """The seconds of drafts by models: hop + depth x part x token_s(batch) + reading.
+    """The seconds of drafts by models: hop(drafters) + depth x part x token_s(batch) + reading.
 
     `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens asked for, those
-    guessed after the job's arrival. Before any report only the hop is expected.
+    guessed after the job's arrival. `drafters`: models that a sequence asks; the hop lies on a line. Before any report
+    only the hop is expected.
     """
 
     def __init__(self) -> None:
         self._split = 0
         self._guesses = _Guesses()
         self._by_split = {0: self._guesses}
-        self._hop = RecentMedian()
+        self._drafters = 1
+        self._hops: dict[int, RecentMedian] = {}  # by drafters
+        self._hop_s = DEFAULT_HOP_S
         self._reading = RecentMedian()  # of a token
         self._parts = self._part_rounds = 0.0
 
@@ -49,7 +52,7 @@ class DraftCosts:
 
     @property
     def hop_s(self) -> float:
-        return self._hop.value if self._hop.count else DEFAULT_HOP_S
+        return self._hop_s
 
     def expect(self, split: int, slowdown: float) -> None:
         """Expect drafting under a split to take `slowdown` times that under split 0 until some is seen."""
@@ -65,8 +68,26 @@ class DraftCosts:
         found.use(split)
         return found
 
+    def ask(self, drafters: int) -> None:
+        """Use the costs of so many drafters from now on; at first it is 1."""
+        self._drafters = drafters
+        if self._hops:
+            self._hop_s = _line([(n, hop.value, hop.count) for n, hop in self._hops.items()], drafters)
+
+    def of(self, drafters: int) -> Self:
+        """Return the costs of so many drafters; both objects share what is learnt."""
+        found = copy(self)
+        found.ask(drafters)
+        return found
+
     def update(
-        self, batch: int, depth: int, came_s: float, reports: Listed[DraftReport], launched_s: float = inf
+        self,
+        batch: int,
+        depth: int,
+        came_s: float,
+        reports: Listed[DraftReport],
+        launched_s: float = inf,
+        drafters: int = 1,
     ) -> None:
         """Learn from drafts of `depth` tokens for `batch` sequences that were found after `came_s`.
 
@@ -76,13 +97,15 @@ class DraftCosts:
         if batch < 1 or depth < 1 or not 0.0 <= came_s < float("inf"):
             return
         least_s = min(came_s, launched_s)
-        guess_s, guessed = max(0.0, least_s - self.hop_s), depth
+        expected_s = self.of(drafters).hop_s
+        guess_s, guessed = max(0.0, least_s - expected_s), depth
         if reports:
             slowest = max(reports, key=lambda report: report.guess_s + report.read_s)
             guess_s, guessed = slowest.guess_s, min(slowest.guessed, depth)
             hop_s = least_s - guess_s - slowest.read_s
-            if came_s <= launched_s or hop_s > self.hop_s:
-                self._hop.add(hop_s)
+            if came_s <= launched_s or hop_s > expected_s:
+                self._hops.setdefault(drafters, RecentMedian()).add(hop_s)
+                self.ask(self._drafters)
             self.update_reading(slowest)
         self._parts = self._parts * DECAY + guessed / depth
         self._part_rounds = self._part_rounds * DECAY + 1.0
@@ -126,6 +149,18 @@ class DraftCosts:
             return self._guesses
         known = [split for split, guesses in self._by_split.items() if guesses.token_s]
         return self._by_split[min(known, key=lambda split: abs(split - self._split))] if known else None
+
+
+def _line(points: Listed[tuple[int, float, int]], at: int) -> float:
+    """Return the value at `at` of the line that fits the points (x, y, weight) and (0, 0, 1) best, and does not fall.
+
+    By that point fewer drafters than were ever asked look cheap enough to be tried.
+    """
+    total = 1.0 + sum(weight for _, _, weight in points)
+    mean_x, mean_y = (sum(weight * point[axis] for *point, weight in points) / total for axis in (0, 1))
+    rise = sum(weight * (x - mean_x) * (y - mean_y) for x, y, weight in points) + mean_x * mean_y
+    run = sum(weight * (x - mean_x) ** 2 for x, _, weight in points) + mean_x**2
+    return mean_y + max(0.0, rise) / run * (at - mean_x)
 
 
 class TableCosts:

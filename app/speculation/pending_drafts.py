@@ -28,6 +28,7 @@ class AskedBatch:
     at_s: float  # monotonic
     sequences: int
     depth: int  # tokens of the deepest draft
+    drafters: int  # models, of the sequence with most
     wait_s: float  # drafts that come later cost no more
     expected_s: float
     is_model_free: bool
@@ -184,7 +185,10 @@ class PendingDrafts:
         now_s = self._clock.monotonic()
         deepest = max(depth for _, depth, _ in asked)
         unread = max(self._unread_by_home(asked).values(), default=0)
-        batch = AskedBatch(now_s, len(asked), deepest, wait_s, expected_s, is_model_free, self.models.split, unread > 0)
+        drafters = max(len(route.homes) for _, _, route in asked)
+        batch = AskedBatch(
+            now_s, len(asked), deepest, drafters, wait_s, expected_s, is_model_free, self.models.split, unread > 0
+        )
         self._awaited.append(batch)
         reads_s = 2.0 * self.models.read_s(unread)
         for sequence, _, route in asked:
@@ -225,7 +229,7 @@ class PendingDrafts:
                 self._errors.append(abs(came_s - batch.expected_s) / came_s)
             # Without a report the time may be that of reading.
             if sound or not batch.has_unread or not self.models.is_known:
-                self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s)
+                self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s, batch.drafters)
         else:
             for report in sound[:1]:
                 self.models.update_reading(report)

@@ -1,6 +1,6 @@
 """Ask drafters for trees and receive them. The only writer of a sequence's `tree` and `due_s`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
@@ -169,6 +169,8 @@ class Speculation(RoundObserver):
             self._draft_costs.use(found.split)
         is_model_free = found.is_model_free or not batch.has_models
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
+        if any(depths) and not is_model_free and self.router.count:
+            self.router.count.decide(self._round_s(depths))
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
@@ -271,10 +273,18 @@ class Speculation(RoundObserver):
             for sequence, tree, committed in rounds:
                 self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
+    def _round_s(self, depths: Listed[int]) -> Callable[[int], float]:
+        """Return the seconds of a round of these draft tokens, by the drafters asked."""
+        step_s = self._costs.seconds(len(depths) + sum(depths))
+        batch, deepest, costs = sum(map(bool, depths)), max(depths), self._draft_costs
+        return lambda drafters: step_s + costs.of(drafters).seconds(batch, deepest)
+
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy, prompts: Prompts) -> DraftBatch:
         pool, modes = self._pool, self.lengths.modes
         has_models = bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences)
         if has_models:
+            routed = max(len(self._route(policy, s).homes) for s, limit in zip(sequences, limits, strict=True) if limit)
+            self._draft_costs.ask(self.router.count.usual(routed) if self.router.count else routed)
             reads_s = [self._read_s(s, policy) if limit else 0.0 for s, limit in zip(sequences, limits, strict=True)]
             full = _candidates(modes.with_models, sequences, limits, reads_s)
         else:
