@@ -5,11 +5,12 @@ from collections.abc import Sequence as Listed
 from itertools import accumulate
 from operator import mul
 
-from app.speculation.acceptance import PRIOR_WEIGHT, TENANT_DECAY
+from app.speculation.acceptance import TENANT_DECAY
 from app.speculation.exploration import TRIAL_ROUNDS, TRIAL_SHARE
 from app.state import Tree
 
-FIRST_GAIN = 1.05  # tokens of a round with one more drafter over those without, before any were seen
+FIRST_GAIN = 1.15  # tokens of rounds with one more drafter over those without, before any were seen,
+FIRST_TOKENS = 32.0  # as if of rounds of so many: one request says little of the next
 
 
 class DrafterCount:
@@ -28,7 +29,7 @@ class DrafterCount:
     def asked(self, most: int) -> int:
         """Return how many to ask of `most` that there are."""
         while len(self._tokens) < most - 1:
-            self._tokens.append((FIRST_GAIN * PRIOR_WEIGHT, PRIOR_WEIGHT))
+            self._tokens.append((FIRST_GAIN * FIRST_TOKENS, FIRST_TOKENS))
         return most if self._trial_rounds else self.usual(most)
 
     def usual(self, most: int) -> int:
