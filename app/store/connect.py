@@ -121,16 +121,18 @@ class Script:
         replies = pipe.execute(raise_on_error=False)
         return [self.reply(reply, *call) for reply, call in zip(replies, calls, strict=True)]
 
-    def send(self, calls: Sequence[tuple[Sequence[str], Args]]) -> "SentRuns":
+    def send(self, calls: Sequence[tuple[Sequence[str], Args]], after: Args = ()) -> "SentRuns":
+        """Send the runs, behind a command whose reply is dropped if one is given."""
         connection = None
         try:
             connection = self._client.connection_pool.get_connection()
-            commands = [packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
+            commands = [packed(*after)] if after else []
+            commands += [packed("EVALSHA", self._script.sha, len(keys), *keys, *args) for keys, args in calls]
             connection.send_packed_command([b"".join(commands)])
         except (RedisConnectionError, RedisTimeoutError):
             self.give_back(connection)
             connection = None
-        return SentRuns(self, calls, connection)
+        return SentRuns(self, calls, connection, int(bool(after)))
 
     def release(self, connection: Any) -> None:
         self._client.connection_pool.release(connection)
@@ -152,8 +154,11 @@ class Script:
 class SentRuns:
     """Sent runs of a script, on a connection of their own until their replies are read."""
 
-    def __init__(self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any) -> None:
+    def __init__(
+        self, script: Script, calls: Sequence[tuple[Sequence[str], Args]], connection: Any, dropped: int
+    ) -> None:
         self._script, self._calls, self._connection = script, calls, connection
+        self._dropped = dropped  # replies before theirs
 
     def is_ready(self) -> bool:
         try:
@@ -167,7 +172,7 @@ class SentRuns:
         if connection is None:
             return self._script.each(self._calls)
         try:
-            found = [_reply_of(connection) for _ in self._calls]
+            found = [_reply_of(connection) for _ in range(self._dropped + len(self._calls))][self._dropped :]
         except (RedisConnectionError, RedisTimeoutError):
             self._script.give_back(connection)
             return self._script.each(self._calls)

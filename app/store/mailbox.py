@@ -39,7 +39,7 @@ class Mailboxes:
     def post_all(self, mail: dict[str, list[str]]) -> list[str]:
         """Take one round trip; return the mailboxes to ring."""
         calls = [self._post_call(mailbox, items) for mailbox, items in mail.items() if items]
-        rung = self._post.each(calls) if calls else []
+        rung = self._post.send(calls).replies() if calls else []
         return [call[1][0] for call, ring in zip(calls, rung, strict=True) if ring]
 
     def attend(self, mailbox: str, holder: str) -> bool:
@@ -88,12 +88,8 @@ class Mailboxes:
     def _look_and_take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
         mail = self._keys.mail(mailbox)
         keys, args = [mail, self._keys.attend(mailbox), self._keys.mailboxes], [mailbox, holder, count]
-        if wait_s <= 0:
-            return list(self._take(keys, args))
-        pipe = self._client.pipeline(transaction=False)
-        pipe.blmove(mail, mail, wait_s, src="LEFT", dest="LEFT")  # type: ignore[arg-type]
-        self._take.stage(pipe, keys, args)
-        return list(self._take.reply(pipe.execute(raise_on_error=False)[1], keys, args))
+        after = ("BLMOVE", mail, mail, "LEFT", "LEFT", wait_s) if wait_s > 0.0 else ()
+        return list(self._take.send([(keys, args)], after).replies()[0])
 
 
 _RINGING_MS = int(RINGING_S * 1000)

@@ -13,9 +13,10 @@ TEXT = [7, 8, 9]
 
 def tree(right: int, asked: int) -> Tree:
     """A tree of the first drafters: each has a token of its own, and the one of number `right` the right ones."""
-    tokens, parents, proposers = [*range(100, 100 + asked)], [0] * asked, [(name,) for name in NAMES[:asked]]
+    tokens, parents = [*range(100, 100 + asked)], [0] * asked
+    proposers: list[tuple[str, ...]] = [(name,) for name in NAMES[:asked]]
     if right < asked:
-        tokens, parents, proposers = [*tokens, *TEXT], [*parents, 0, asked + 1, asked + 2], [*proposers]
+        tokens, parents = [*tokens, *TEXT], [*parents, 0, asked + 1, asked + 2]
         proposers += [(NAMES[right],)] * len(TEXT)
     return Tree(tokens, parents, [0.5] * len(tokens), proposers)
 

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis
 
 from app.store import mailbox
+from app.store.connect import Script
 from app.store.keys import Keys
 from app.store.mailbox import Mailboxes
 
@@ -63,13 +65,13 @@ def test_an_empty_mailbox_is_waited_on_for_the_time_asked(
     boxes: Mailboxes, wait_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_s: list[float] = []
-    block = redis.client.Pipeline.blmove
+    send = Script.send
 
-    def recorded(pipe: Any, first: str, second: str, timeout: float, **sides: str) -> Any:
-        waits_s.append(timeout)
-        return block(pipe, first, second, timeout, **sides)
+    def recorded(script: Script, calls: Any, after: Sequence[Any] = ()) -> Any:
+        waits_s.extend(after[-1:])
+        return send(script, calls, after)
 
-    monkeypatch.setattr(redis.client.Pipeline, "blmove", recorded)
+    monkeypatch.setattr(Script, "send", recorded)
     boxes.attend("m", "h1")
     started = time.monotonic()
     assert boxes.take("m", "h1", 9, wait_s) == []
