@@ -142,6 +142,9 @@ class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     run_ahead: bool = False  # drafters share no cores with the verifier: they may run ahead while it works
     # Least survival of a guess that models go on from; 0: they go on from any.
     least_survival: Annotated[float, Meta(ge=0, le=1)] = LEAST_SURVIVAL
+    # A model's guesses become a tree of at most so many nodes; 0: a path, and second-best guesses are leaves.
+    max_nodes: Annotated[int, Meta(ge=0, le=64)] = 0
+    pace: Annotated[float, Meta(ge=0)] = 0.0  # tokens of this sequence that a second of drafting is worth
     is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft
     # Mailboxes of the drafter nodes that guess this round's tokens together, one at a time; empty: each drafts alone.
     sharing: tuple[str, ...] = ()

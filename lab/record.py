@@ -100,7 +100,7 @@ class _Wide:
 
     def __init__(self, own: ModelGuesser) -> None:
         self._own = own
-        self.try_reserve, self.release = own.try_reserve, own.release
+        self.try_reserve, self.release, self.fork = own.try_reserve, own.release, own.fork
         self.cover, self.invalidate = own.cover, own.invalidate
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:

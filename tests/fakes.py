@@ -348,6 +348,7 @@ class ScriptedGuesser:
         self._say = say
         self._caches: dict[str, list[int]] = {}
         self.calls: list[int] = []  # depth of each
+        self.forks = 0
         self.rows = 0  # tokens read
         self.is_full = False
 
@@ -365,6 +366,15 @@ class ScriptedGuesser:
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         """Count the first `tokens` tokens as cached."""
         sequence.cached = tokens
+
+    def fork(self, sequence: CachedSequence, tokens: list[int]) -> CachedSequence | None:
+        """Copy the cache before the last token, unless `is_full`."""
+        if self.is_full:
+            return None
+        self.forks += 1
+        found = CachedSequence(f"{sequence.id}/{self.forks}", tokens, cached=min(sequence.cached, len(tokens) - 1))
+        self._caches[found.id] = self._caches[sequence.id][: found.cached]
+        return found
 
     def release(self, sequence: CachedSequence) -> None:
         """Empty the sequence's cache."""

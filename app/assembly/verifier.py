@@ -157,6 +157,7 @@ def verifier_over(
     """
     plan, splits = settings.plan, splits or FixedSplits()
     planner = planner or lengths(settings, splits)
+    selecting = selection(settings, planner.modes.with_models.costs, measured.target)
     strategies = DraftStrategies(
         planner,
         Router(routing(settings, agreement), plan.drafters_per_sequence),
@@ -164,6 +165,7 @@ def verifier_over(
         sends_states=plan.states,
         shares_tokens=plan.fusion == "token",
         drafts_whole=plan.drafts_whole,
+        most_nodes=selecting.most_nodes if plan.lengths == "marginal" else None,
         stated_tokens=plan.stated_tokens,
         splits=splits,
     )
@@ -179,7 +181,7 @@ def verifier_over(
         sequences,
         speculation,
         stats,
-        selection(settings, strategies.lengths.modes.with_models.costs, measured.target),
+        selecting,
         target_id=target,
         on_exhausted=on_exhausted,
         clock=clock,

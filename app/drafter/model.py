@@ -1,4 +1,4 @@
-"""Draft with a small causal LM: chains with likely second-best tokens as leaves, batched over sequences."""
+"""Draft with a small causal LM: trees, or chains with second-best tokens as leaves, batched over sequences."""
 
 from collections.abc import Sequence as Listed
 from typing import Final

@@ -68,6 +68,8 @@ class Replicas:
             job.max_draft_tokens,
             job.sampling,
             job.least_survival,
+            job.max_nodes,
+            job.pace,
             _state(job),
         )
         for drafter in self.drafters:

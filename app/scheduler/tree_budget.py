@@ -10,7 +10,7 @@ from app.engine.step_costs import StepCosts
 from app.state import MAX_NODES, Sequence, Tree
 
 STEP_NODES = 256  # of all trees, that a step chooses from: to weigh more of them costs more than they bring
-LEAST_NODES, MOST_NODES = 4, 16  # of one tree
+LEAST_NODES, MOST_NODES = 4, 32  # of one tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Self
 
 from app.engine.step_costs import DECAY
 from app.messages import DraftReport
-from app.speculation.recent import RecentMedian
+from app.recent import RecentMedian
 
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
 DEFAULT_HOP_S = 0.001  # from asking to receiving beside the drafters' own work, before anything is measured

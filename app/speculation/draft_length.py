@@ -1,22 +1,31 @@
 """Decide the next drafts of a batch: with models, of model-free drafters alone, or none."""
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.engine.step_costs import StepCosts
-from app.speculation.draft_costs import DraftCosts, TableCosts
+from app.speculation.draft_costs import TableCosts
 from app.speculation.draft_modes import DraftModes
-from app.speculation.exploration import TRIAL_ROUNDS
+from app.speculation.guard import TRIAL_ROUNDS, Way
 from app.speculation.length_protocol import DraftBatch, LengthDecision
-from app.speculation.marginal import Candidate, DraftPrice, draft_lengths, warm_up, worth_s
+from app.speculation.marginal import Candidate, DraftPrice, draft_lengths, tokens_of, warm_up, worth_s
 from app.state import Tree
 
 log = logging.getLogger(__name__)
-TRIAL_TOKENS = 2  # of each sequence, in a trial
+TRIAL_TOKENS = 2  # of each sequence, in a trial of models that do not pay
+
+
+class _Choice(NamedTuple):
+    """A way to work, and its pace over that of plain decoding."""
+
+    candidates: list[Candidate]
+    depths: list[int]
+    price: DraftPrice
+    gain: float = 1.0
 
 
 class LengthController:
-    """Choose what `draft_lengths` expects to be fastest, but for trials of models; the default `LengthPlanner`."""
+    """Choose what `draft_lengths` expects to be fastest, but for trials; the default `LengthPlanner`."""
 
     drafters: Final = None  # routing decides how many drafters take part
 
@@ -26,44 +35,67 @@ class LengthController:
 
     def plan(self, batch: DraftBatch) -> LengthDecision:
         """Decide for one batch. Each sequence that may asks for at least `batch.least` tokens."""
-        costs, models = batch.costs, self.modes.with_models.costs
-        # The verifier drafts without models in its own process: nothing hides that, and it waits for nothing.
-        own = DraftPrice(self.modes.model_free.costs, batch.busy_s, batch.prompt_rows, share=1.0, tree_s=batch.tree_s)
-        chosen, price = batch.candidates, own
-        if batch.has_models:
-            price = DraftPrice(models, batch.busy_s, batch.prompt_rows, batch.prompts_s, batch.core_share, batch.tree_s)
-        depths, gain = draft_lengths(chosen, costs, price)
-        is_model_free, is_trial = not batch.has_models, False
-        if batch.has_models:
-            few, few_gain = [0] * len(chosen), 1.0
-            if batch.model_free is not None:
-                few, few_gain = draft_lengths(batch.model_free, costs, own)
-            trial = depths if any(depths) else trial_lengths(chosen, costs)
-            loss_s = _loss_s(chosen, trial, costs, models, max(gain, few_gain))
-            is_trial = any(trial) and self.modes.exploration.is_due(
-                loss_s, pays=any(depths) or batch.model_free is None
-            )
-            if is_trial:
-                depths = trial
-            elif batch.model_free is not None and few_gain >= gain:
-                depths, chosen, is_model_free = few, batch.model_free, True
-        depths = [max(depth, min(batch.least, c.limit)) for depth, c in zip(depths, chosen, strict=True)]
-        if is_model_free and len(chosen) == 1 and any(depths):
-            depths = [chosen[0].limit]  # costs next to nothing, and the tree is cut by survival
-        log.debug("draft tokens %s, model-free: %s", depths, is_model_free)
-        has_models = any(depths) and not is_model_free
-        self.modes.exploration.record(costs.seconds(len(chosen)), has_models=has_models, is_trial=is_trial)
-        for candidates in (batch.candidates, batch.model_free or []):
-            for candidate, depth in zip(candidates, depths, strict=bool(candidates)):
+        self.modes.guard.follow(batch.load)
+        choices = self._choices(batch)
+        best = max(choices, key=lambda way: choices[way].gain)
+        way = next((one for one in choices if one is not best and self._is_due(choices, one, best, batch.costs)), best)
+        is_trial = way is not best
+        if way is Way.PLAIN and batch.least:
+            way = Way.MODEL_FREE if Way.MODEL_FREE in choices else Way.MODELS
+        candidates, depths, price, _ = choices[way]
+        depths = [max(depth, min(batch.least, c.limit)) for depth, c in zip(depths, candidates, strict=True)]
+        if way is Way.MODEL_FREE and len(candidates) == 1 and any(depths):
+            depths = [candidates[0].limit]  # costs next to nothing, and the tree is cut by survival
+        log.debug("draft tokens %s, %s", depths, way.value)
+        for own in (batch.candidates, batch.model_free or []):
+            for candidate, depth in zip(own, depths, strict=bool(own)):
                 candidate.expectation.record_asked(depth)
-        worth = max(0.0, worth_s(chosen, depths, costs))
-        if is_trial and has_models:  # it shows what drafts take, unless drafters must read for longer than that first
-            worth = max(worth, 2.0 * models.seconds(len(chosen), max(depths)))
-        return LengthDecision(depths, is_model_free, worth)
+        worth = max(0.0, worth_s(candidates, depths, batch.costs))
+        if is_trial and way is Way.MODELS:  # it shows what drafts take, unless drafters must read for longer than that
+            worth = max(worth, 2.0 * self.modes.with_models.costs.seconds(len(candidates), max(depths)))
+        return LengthDecision(depths, way is Way.MODEL_FREE, worth, price=price, is_trial=is_trial)
 
     def trim(self, tree: Tree) -> Tree:
         """Return the whole tree: `tree_budget` cuts it."""
         return tree
+
+    def _choices(self, batch: DraftBatch) -> dict[Way, _Choice]:
+        """Return the best lengths of each way; of equal ones the first is taken."""
+        size, slowdown = len(batch.candidates), self.modes.guard.slowdown
+        free = batch.model_free if batch.has_models else batch.candidates
+        # The verifier drafts without models in its own process: nothing hides that, and it waits for nothing.
+        own = DraftPrice(self.modes.model_free.costs, batch.busy_s, batch.prompt_rows, share=1.0, tree_s=batch.tree_s)
+        found = {}
+        if free is not None:
+            depths, gain = draft_lengths(free, batch.costs, own)
+            found[Way.MODEL_FREE] = _Choice(free, depths, own, gain / slowdown(Way.MODEL_FREE))
+        found[Way.PLAIN] = _Choice(batch.candidates, [0] * size, own, 1.0 / slowdown(Way.PLAIN))
+        if batch.has_models:
+            costs = self.modes.with_models.costs
+            price = DraftPrice(costs, batch.busy_s, batch.prompt_rows, batch.prompts_s, batch.core_share, batch.tree_s)
+            depths, gain = draft_lengths(batch.candidates, batch.costs, price)
+            found[Way.MODELS] = _Choice(batch.candidates, depths, price, gain / slowdown(Way.MODELS))
+        for way, choice in [*found.items()]:
+            if way is not Way.PLAIN and not any(choice.depths):
+                found[way] = choice._replace(gain=0.0)  # plain decoding is meant
+        return found
+
+    def _is_due(self, choices: dict[Way, _Choice], way: Way, best: Way, costs: StepCosts) -> bool:
+        """Tell whether another way than the best is tried: models, or one that would be the best as expected."""
+        choice, slowdown = choices[way], self.modes.guard.slowdown(way)
+        candidates = choice.candidates
+        if way is Way.MODELS:
+            if not any(choice.depths):
+                choice = choices[way] = choice._replace(depths=trial_lengths(candidates, costs))
+            if not any(choice.depths):
+                return False
+        elif choice.gain * slowdown <= choices[best].gain:
+            return False
+        reads_s = sum(c.read_s for c, depth in zip(candidates, choice.depths, strict=True) if depth)
+        plain_s = choice.price.round_s(candidates, [0] * len(candidates), costs)
+        best_s = plain_s * tokens_of(candidates, choice.depths) / len(candidates) / choices[best].gain
+        round_s = slowdown * choice.price.round_s(candidates, choice.depths, costs)
+        return self.modes.guard.is_due(way, TRIAL_ROUNDS * (round_s - best_s) + reads_s)
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
@@ -73,12 +105,3 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
     """
     depths, _ = draft_lengths(candidates, costs, DraftPrice(TableCosts()))
     return [min(TRIAL_TOKENS, depth) for depth in depths]
-
-
-def _loss_s(
-    candidates: list[Candidate], depths: list[int], costs: StepCosts, drafting: DraftCosts, gain: float
-) -> float:
-    """Return the seconds of a trial beyond those that its tokens take otherwise, at `gain` over plain decoding."""
-    draft_s = drafting.seconds(sum(map(bool, depths)), max(depths, default=0))
-    read_s = sum(c.read_s for c, depth in zip(candidates, depths, strict=True) if depth)
-    return TRIAL_ROUNDS * (draft_s - worth_s(candidates, depths, costs, gain)) + read_s

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from app.messages import Record
 from app.speculation.acceptance import AcceptanceEstimate, AcceptanceEstimates, levels
 from app.speculation.draft_costs import DraftCosts, TableCosts
-from app.speculation.exploration import Exploration
+from app.speculation.guard import Guard
 from app.state import Tree
 
 Round = tuple[Record, Tree, Listed[int], bool]  # with the tokens after the tree's root; True: no model drafted
@@ -30,11 +30,12 @@ class DraftModes:
     def __init__(self) -> None:
         self.with_models: Final = DraftMode(DraftCosts())
         self.model_free: Final = DraftMode(TableCosts())
-        self.exploration: Final = Exploration()
+        self.guard: Final = Guard()
 
     def remove(self, request_id: str) -> None:
         self.with_models.expectations.remove(request_id)
         self.model_free.expectations.remove(request_id)
+        self.guard.remove(request_id)
 
     def update(self, rounds: Iterable[Round], model_free: Collection[str]) -> None:
         """Learn from trees; those of models also show what the part of these drafters alone would have been."""

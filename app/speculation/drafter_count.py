@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 from app.speculation.acceptance import TENANT_DECAY
-from app.speculation.exploration import TRIAL_ROUNDS, TRIAL_SHARE
+from app.speculation.guard import SHARE, TRIAL_ROUNDS
 from app.state import Tree
 
 FIRST_GAIN = 1.15  # tokens of rounds with one more drafter over those without, before any were seen,
@@ -60,5 +60,5 @@ class DrafterCount:
         most, self._best = max(paces), max(paces, key=paces.__getitem__)
         self._untried_s += seconds(self._best)
         loss_s = TRIAL_ROUNDS * seconds(most) * (1.0 - paces[most] / paces[self._best])
-        if self._best < most and loss_s <= TRIAL_SHARE * self._untried_s:
+        if self._best < most and loss_s <= SHARE * self._untried_s:
             self._trial_rounds, self._untried_s = TRIAL_ROUNDS, 0.0

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.speculation.recent import RecentMedian
+from app.recent import RecentMedian
 
 FEWEST = 2  # observations of trees before any counts
 

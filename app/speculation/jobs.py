@@ -3,8 +3,9 @@
 from base64 import b64encode
 from collections.abc import Iterable, Set
 
-from app.messages import LEAST_SURVIVAL, DraftJob, ToDrafter, ToFuser
+from app.messages import DraftJob, ToDrafter, ToFuser
 from app.speculation.routing import Replica, Route
+from app.speculation.row_price import UNPRICED, Price
 from app.state import Sequence
 
 
@@ -24,7 +25,8 @@ class DraftDispatcher:
         *,
         readers: Set[str] = frozenset(),
         run_ahead: bool = False,
-        least_survival: float = LEAST_SURVIVAL,
+        price: Price = UNPRICED,
+        max_nodes: int = 0,
     ) -> list[DraftJob]:
         """Make a job for each node that drafts and for the fuser; `readers` get the target's last hidden state."""
         kv = sequence.kv
@@ -54,7 +56,9 @@ class DraftDispatcher:
                 due_s=due_s,
                 state=None if state is None or readers.isdisjoint(names) else state,
                 run_ahead=run_ahead,
-                least_survival=least_survival,
+                least_survival=price.least_survival,
+                max_nodes=max_nodes,
+                pace=price.pace,
                 sharing=nodes if len(nodes) > 1 else (),
             )
             jobs.append(job)

@@ -8,7 +8,7 @@ from typing import Protocol
 from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
-from app.speculation.marginal import Candidate
+from app.speculation.marginal import Candidate, DraftPrice
 from app.state import Tree
 
 
@@ -39,6 +39,8 @@ class LengthDecision:
     is_model_free: bool = False
     worth_s: float = inf  # seconds after which going on without drafts is faster
     split: int = 0  # of the machine (`app.placement.splits`)
+    price: DraftPrice | None = None  # by which it was decided; None: nothing is learnt of the round
+    is_trial: bool = False
 
 
 class DraftSeconds(Protocol):

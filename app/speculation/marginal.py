@@ -58,7 +58,7 @@ class DraftPrice:
     def steps_s(self, batch: int, count: int, costs: StepCosts) -> np.ndarray:
         """Return the seconds of a step of `batch` rows and of up to `count` more, (count + 1,) float64."""
         rows = batch + self.prompt_rows
-        return np.array(costs.span(rows, count + 1)) - self._paid_s(batch, costs)
+        return np.array(costs.span(rows, count + 1)) - paid_s(batch, self.prompt_rows, costs)
 
     def table(self, batch: int, depth: int, costs: StepCosts) -> np.ndarray:
         """Return the exposed seconds of drafting, (bit length of `batch` + 1, depth + 1) float64.
@@ -67,7 +67,7 @@ class DraftPrice:
         """
         sizes = [1 << bits for bits in range(batch.bit_length())]
         seconds = [self.draft_costs.span(size, depth) for size in [0, *sizes]]
-        exposed_s = self._exposed_s(np.array(seconds), self._paid_s(batch, costs))
+        exposed_s = self._exposed_s(np.array(seconds), paid_s(batch, self.prompt_rows, costs))
         exposed_s += self.tree_s * np.array([[0, *sizes]]).T
         exposed_s[0] = exposed_s[:, 0] = 0.0  # nothing is drafted
         return exposed_s
@@ -75,22 +75,34 @@ class DraftPrice:
     def reading_s(self, candidate: Candidate) -> float:
         return candidate.read_s * (self.share if self.busy_s or self.prompts_s else 1.0)
 
-    def _paid_s(self, batch: int, costs: StepCosts) -> float:
-        """Return the seconds by which as many rows of prompts lengthen a step that has them already.
-
-        They are no more than a row's part of that step.
-        """
-        rows = self.prompt_rows
-        if not rows:
-            return 0.0
-        step_s = costs.seconds(batch + rows)
-        return min(costs.seconds(batch + 2 * rows) - step_s, step_s * rows / (batch + rows))
+    def round_s(self, candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts) -> float:
+        """Return the seconds of a round in which each of B candidates asks for so many tokens."""
+        size, asked, deepest = len(candidates), sum(map(bool, depths)), max(depths)
+        paid = paid_s(size, self.prompt_rows, costs)
+        step_s = costs.seconds(size + self.prompt_rows + sum(depths)) - paid
+        step_s += costs.reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
+        if not asked:
+            return step_s
+        reads_s = (self.reading_s(c) / c.horizon for c, depth in zip(candidates, depths, strict=True) if depth)
+        draft_s = self._exposed_s(np.array(self.draft_costs.seconds(asked, deepest)), paid)
+        return step_s + self.tree_s * asked + float(draft_s) + sum(reads_s)
 
     def _exposed_s(self, draft_s: np.ndarray, paid_s: float) -> np.ndarray:
         if self.prompts_s:
             apart_s = np.maximum(draft_s, self.prompts_s) + self.share * np.minimum(draft_s, self.prompts_s)
             return np.minimum(draft_s, np.maximum(0.0, apart_s - paid_s))
         return draft_s - np.minimum(draft_s, self.busy_s) * (1.0 - self.share)
+
+
+def paid_s(batch: int, rows: int, costs: StepCosts) -> float:
+    """Return the seconds by which as many rows of prompts lengthen a step that has them already.
+
+    They are no more than a row's part of that step.
+    """
+    if not rows:
+        return 0.0
+    step_s = costs.seconds(batch + rows)
+    return min(costs.seconds(batch + 2 * rows) - step_s, step_s * rows / (batch + rows))
 
 
 def draft_lengths(candidates: Listed[Candidate], costs: StepCosts, price: DraftPrice) -> tuple[list[int], float]:
@@ -132,6 +144,12 @@ def draft_lengths(candidates: Listed[Candidate], costs: StepCosts, price: DraftP
     return best.tolist(), pace / plain if best.any() else 1.0
 
 
+def tokens_of(candidates: Listed[Candidate], depths: Listed[int]) -> float:
+    """Return the tokens that a round is expected to commit."""
+    expected = (sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
+    return len(candidates) + sum(expected)
+
+
 def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, gain: float = 1.0) -> float:
     """Return the seconds after which another way is faster; below 0 if it is anyway.
 
@@ -140,12 +158,11 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
     """
     if not candidates:
         return 0.0
-    expected = sum(sum(c.expectation.survival(depth)) for c, depth in zip(candidates, depths, strict=True))
     reading = costs.reading
     plain_s = costs.seconds(len(candidates)) + reading.step_s((c.context, 1) for c in candidates)
     with_s = costs.seconds(len(candidates) + sum(depths))
     with_s += reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
-    return plain_s * (1.0 + expected / len(candidates)) / gain - with_s
+    return plain_s * tokens_of(candidates, depths) / len(candidates) / gain - with_s
 
 
 def warm_up() -> None:

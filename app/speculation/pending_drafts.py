@@ -13,11 +13,12 @@ from app.messages import DraftReport, TreeMessage
 from app.policy import Policy
 from app.speculation.draft_costs import FEW_UNREAD, DraftCosts, is_sound
 from app.speculation.draft_modes import DraftModes
-from app.speculation.exploration import MIN_WAIT_S
 from app.speculation.routing import Route
 from app.state import Sequence
 
 ERRORS = 64  # last batches whose waits are compared with what was expected
+MIN_WAIT_S = 0.03  # the shortest wait for drafts, within the policy, and the first one while nothing is known of them
+FIRST_WAITS = 4  # of which each is twice as long as the one before
 MOST_JOBS = 4  # of a request that are remembered
 
 Asked = tuple[Sequence, int, Route]  # with the tokens to draft, and by whom
@@ -65,6 +66,7 @@ class PendingDrafts:
         self._readings: dict[str, dict[str, tuple[int, float]]] = {}
         self._awaited: list[AskedBatch] = []  # since the last step began
         self._errors = deque[float](maxlen=ERRORS)
+        self._first_waits = 0
 
     @property
     def error(self) -> float | None:
@@ -111,7 +113,7 @@ class PendingDrafts:
         read_s = self.models.read_s(max(self._unread_by_home(asked).values(), default=0))
         expected_s = usual_s = self.usual_s(len(asked)) + read_s
         if not costs.is_known:
-            usual_s = max(usual_s, self._modes.exploration.first_wait_s())
+            usual_s = max(usual_s, self._first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         self._expect(asked, policy, wait_s, expected_s, is_model_free=is_model_free)
         now_s = self._clock.time()
@@ -158,6 +160,12 @@ class PendingDrafts:
         self._jobs.pop(request_id, None)
         for home in self._seen.pop(request_id, {}):
             self._end_reading(request_id, home)
+
+    def _first_wait_s(self) -> float:
+        if self._first_waits >= FIRST_WAITS:
+            return 0.0
+        self._first_waits += 1
+        return MIN_WAIT_S * 2 ** (self._first_waits - 1)
 
     def _unread_by_home(self, asked: Listed[Asked]) -> dict[str, int]:
         """Count the tokens that each node reads before it drafts, readings under way included."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Final
@@ -17,13 +17,15 @@ from app.round_observer import AskedDraft, RoundObserver, VerifiedStep
 from app.speculation.draft_costs import DraftCosts, TableCosts
 from app.speculation.draft_modes import DraftMode
 from app.speculation.drafter_pool import DrafterPool
+from app.speculation.guard import Way
 from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
-from app.speculation.length_protocol import DraftBatch, LengthPlanner
-from app.speculation.marginal import Candidate
+from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthPlanner
+from app.speculation.marginal import Candidate, paid_s
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
 from app.speculation.routing import Route, Router
+from app.speculation.row_price import Price, RowPrice
 from app.state import NO_PROMPTS, Prompts, Sequence, Tree
 
 MODEL_FREE_TOKENS = 8  # that model-free drafters may draft, however few the policy allows, if any
@@ -39,6 +41,7 @@ class DraftStrategies:
     sends_states: bool = True  # jobs carry the target's hidden state to drafters that read it
     shares_tokens: bool = False  # drafters on several nodes guess each token together
     drafts_whole: bool = False  # models draft unlikely tokens, too
+    most_nodes: Callable[[int], int] | None = None  # of a model's tree, by sequences; None: models draft paths
     stated_tokens: int = 0  # that models may draft, however few the policy allows, if any
     splits: Splits = field(default_factory=FixedSplits)
 
@@ -66,6 +69,8 @@ class Speculation(RoundObserver):
         self._sends_states = strategies.sends_states
         self._stated_tokens = strategies.stated_tokens
         self._least_survival = 0.0 if strategies.drafts_whole else LEAST_SURVIVAL
+        self._most_nodes = strategies.most_nodes
+        self._row_price = RowPrice(costs)
         self._costs = costs
         self._draft_costs = self.lengths.modes.with_models.costs
         self._host_costs = HostCosts()
@@ -122,9 +127,14 @@ class Speculation(RoundObserver):
 
     def on_verdict(self, step: VerifiedStep) -> None:
         """Update acceptance with the tokens about to be committed, and clear the trees."""
+        self._row_price.update(step.rounds, self._clock.time())
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
+        self._end_round(step)
         for r in step.rounds:
             r.sequence.tree, r.sequence.due_s = None, 0.0
+
+    def on_failure(self) -> None:
+        self.lengths.modes.guard.stop()
 
     def on_step(self, step: VerifiedStep, host_s: float) -> None:
         entries = step.entries
@@ -158,6 +168,7 @@ class Speculation(RoundObserver):
         """
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
+            self.lengths.modes.guard.stop()
             return []
         batch = self._batch(sequences, limits, policy, prompts)
         found = self.lengths.plan(batch)
@@ -171,6 +182,9 @@ class Speculation(RoundObserver):
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
         if any(depths) and not is_model_free and self.router.count:
             self.router.count.decide(self._round_s(depths))
+        if found.price is not None:
+            is_reading = not is_model_free and self._reads(sequences, depths, policy)
+            self._begin_round(batch, replace(found, depths=depths), is_reading=is_reading)
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
@@ -224,6 +238,11 @@ class Speculation(RoundObserver):
         )
         run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
         readers = self._pool.readers if self._sends_states else frozenset()
+        most_nodes, price = 0, Price(self._least_survival, 0.0)
+        # A least length is drafted whatever it brings.
+        if asked and not is_model_free and not policy.min_draft_tokens and self._most_nodes is not None:
+            most_nodes = self._most_nodes(len(self._sequences))
+            price = self._row_price.of([(sequence, depth) for sequence, depth, _ in asked], len(self._sequences))
         return [
             job
             for some, due_s in due_of
@@ -235,12 +254,31 @@ class Speculation(RoundObserver):
                 due_s,
                 readers=readers,
                 run_ahead=run_ahead,
-                least_survival=self._least_survival,
+                price=price,
+                max_nodes=most_nodes,
             )
         ]
 
     def final_jobs(self, sequence: Sequence) -> list[DraftJob]:
         return self._dispatcher.final_jobs(sequence, self._pool.mailboxes())
+
+    def _begin_round(self, batch: DraftBatch, found: LengthDecision, *, is_reading: bool) -> None:
+        assert found.price is not None
+        way, candidates = Way.MODELS, batch.candidates
+        if found.is_model_free:
+            way, candidates = Way.MODEL_FREE, batch.model_free or batch.candidates
+        if not any(found.depths):
+            way = Way.PLAIN
+        expected_s = 0.0 if is_reading else found.price.round_s(candidates, found.depths, self._costs)
+        self.lengths.modes.guard.begin(way, batch.lengths, expected_s, batch.now_s, is_trial=found.is_trial)
+
+    def _end_round(self, step: VerifiedStep) -> None:
+        guard, reading = self.lengths.modes.guard, self._costs.reading
+        prompts = [(work.start, len(work.tokens)) for work in step.entries if work.silent]
+        if prompts and guard.size:
+            rows = sum(count for _, count in prompts)
+            guard.add_prompts(paid_s(guard.size, rows, self._costs) + reading.step_s(prompts))
+        guard.end([r.sequence.record.id for r in step.rounds], self._clock.monotonic())
 
     def _readings(self, asked: Listed[Asked], slow: Iterable[str]) -> list[Asked]:
         return [
@@ -337,6 +375,11 @@ class Speculation(RoundObserver):
     def _read_s(self, sequence: Sequence, policy: Policy) -> float:
         homes = {*self._route(policy, sequence).homes.values()}
         return self._draft_costs.read_s(max((self.pending.unread(sequence, home) for home in homes), default=0))
+
+    def _reads(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> bool:
+        """Tell whether drafters read long texts before they guess."""
+        asked = [s for s, depth in zip(sequences, depths, strict=True) if depth] if self._pool.models else []
+        return any(self.pending.unread(s, home) for s in asked for home in self._route(policy, s).homes.values())
 
     def _model_free_route(self, sequence: Sequence) -> Route:
         return self.router.model_free(sequence.record.speculation.drafters, self._pool)

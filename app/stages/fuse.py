@@ -64,7 +64,7 @@ def _gathered(rounds: Sequence[Round], vocab_size: int, *, are_sound: bool) -> _
     found = _Gathered([], [], [], [], [], [], [])
     tokens, parents, confidences, ends, names, checked, trees = found
     for job, drafts in rounds:
-        begun, most = len(names), job.max_draft_tokens
+        begun, most = len(names), job.max_nodes or job.max_draft_tokens
         for draft in drafts[:MAX_DRAFTS]:
             if not _is_for(job, draft) or draft.drafter in names[begun:]:
                 continue

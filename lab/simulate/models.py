@@ -170,6 +170,7 @@ class LogGuesser:
         self._log = log
         self._clock = clock
         self._slowdown = slowdown
+        self._forks = 0
         self._bases: dict[str, int] = {}  # by request: the length at which it was given a state last
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
@@ -193,6 +194,13 @@ class LogGuesser:
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         sequence.cached = tokens
+
+    def fork(self, sequence: CachedSequence, tokens: list[int]) -> CachedSequence:
+        self._forks += 1
+        fork = CachedSequence(f"{sequence.id}.fork{self._forks}", tokens, cached=min(sequence.cached, len(tokens) - 1))
+        if sequence.id in self._bases:
+            self._bases[fork.id] = self._bases[sequence.id]
+        return fork
 
     def invalidate(self, work: BatchEntry) -> None:
         self.release(work.sequence)

@@ -138,6 +138,9 @@ class ModelRunner(PagedRunner):
             pages[cut:], fork.pages = fork.pages, pages[cut:]
         self._keep(work, below + len(path))
 
+    def _copy(self, to: int, of: int) -> None:
+        self.kv.copy_page(to, of)
+
     def _clear(self, pages: list[int]) -> None:
         self.kv.clear(pages)
 

@@ -47,6 +47,9 @@ class ModelGuesser:
     def release(self, sequence: CachedSequence) -> None:
         self._runner.release(sequence)
 
+    def fork(self, sequence: CachedSequence, tokens: list[int]) -> CachedSequence | None:
+        return self._runner.fork(sequence, tokens)
+
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         self._runner.cover(sequence, tokens)
 

@@ -203,6 +203,10 @@ class DeviceRunner(TabledRunner):
         edits = pack_edits(rows, self._vocab_size, self.pages.keys.device)
         return None if edits is None else EditedRows(torch.tensor(places, device=self.pages.keys.device), edits)
 
+    def _copy(self, to: int, of: int) -> None:
+        self.pages.keys[:, to] = self.pages.keys[:, of]
+        self.pages.values[:, to] = self.pages.values[:, of]
+
     def _clear(self, pages: list[int]) -> None:
         self.pages.keys[:, pages] = 0.0
         self.pages.values[:, pages] = 0.0

@@ -40,6 +40,22 @@ class PagedRunner:
         self.pool.release(sequence.pages)
         sequence.cached = sequence.named = 0
 
+    def fork(self, sequence: CachedSequence, tokens: list[int]) -> CachedSequence | None:
+        """Return a sequence of these tokens, with what is cached of those before the last; None without room.
+
+        Whole pages are shared, so neither may take back a cached token of the other's while both live.
+        """
+        cached, size = min(sequence.cached, len(tokens) - 1), self.pool.page_tokens
+        whole = cached // size
+        found = CachedSequence(sequence.id, tokens, sequence.sampling, sequence.tenant, cached=cached)
+        if not self.pool.try_grow(found.pages, cached % size):
+            return None
+        for page in found.pages:
+            self._copy(page, sequence.pages[whole])
+        self.pool.hold(sequence.pages[:whole])
+        found.pages[:0] = sequence.pages[:whole]
+        return found
+
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         sequence.cached = tokens
 
@@ -70,6 +86,9 @@ class PagedRunner:
             sequence.named = full
 
     def _note_trim(self, sequence: CachedSequence) -> None: ...
+
+    def _copy(self, to: int, of: int) -> None:
+        raise NotImplementedError
 
     def _clear(self, pages: list[int]) -> None:
         raise NotImplementedError

@@ -109,6 +109,10 @@ class KVCache:
         self.keys[layer][to] = self.keys[layer][of]
         self.values[layer][to] = self.values[layer][of]
 
+    def copy_page(self, to: int, of: int) -> None:
+        self.keys[:, to] = self.keys[:, of]
+        self.values[:, to] = self.values[:, of]
+
     def clear(self, pages: list[int]) -> None:
         self.keys[:, pages] = 0.0
         self.values[:, pages] = 0.0

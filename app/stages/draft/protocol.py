@@ -19,6 +19,8 @@ class Context:
     max_draft_tokens: int
     sampling: Sampling
     least_survival: float = LEAST_SURVIVAL  # of a guess that a model goes on from
+    max_nodes: int = 0  # this and `pace`: see `app.messages.DraftJob`
+    pace: float = 0.0
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
 
 

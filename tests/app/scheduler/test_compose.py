@@ -239,7 +239,7 @@ def test_of_many_sequences_fewer_nodes_of_each_are_weighed() -> None:
         crowd = [sequence(f"s{i}", 3, 2, tree=chain([0.99] * 40)) for i in range(count)]
         return max(len(work.tree) for work in compose(crowd, Policy(max_batch_tokens=4096), NOW, FLAT))
 
-    assert [most(count) for count in (1, 16, 32, 64, 100)] == [16, 16, 8, 4, 4]
+    assert [most(count) for count in (1, 8, 16, 32, 64, 100)] == [32, 32, 16, 8, 4, 4]
 
 
 def test_whole_trees_stay_whole_however_many_there_are() -> None:

@@ -5,8 +5,8 @@ from math import inf, nan
 import pytest
 
 from app.messages import DraftReport
+from app.recent import RECENT
 from app.speculation.draft_costs import DEFAULT_HOP_S, FEW_UNREAD, DraftCosts, TableCosts, is_sound
-from app.speculation.recent import RECENT
 from tests.app.speculation.candidates import drafter
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.recent import RECENT
 from app.speculation.host_costs import HostCosts
-from app.speculation.recent import RECENT
 
 
 def test_a_tree_costs_what_its_steps_take_more():

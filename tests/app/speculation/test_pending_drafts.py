@@ -12,7 +12,7 @@ from app.request import SpeculationBounds
 from app.round_observer import VerifiedStep
 from app.speculation.draft_costs import DEFAULT_HOP_S
 from app.speculation.drafter_pool import DrafterPool
-from app.speculation.exploration import FIRST_WAITS, MIN_WAIT_S
+from app.speculation.pending_drafts import FIRST_WAITS, MIN_WAIT_S
 from app.state import BatchEntry, Sequence, Tree
 from tests.app.verifier.parts import HandClock, Parts, message, parts, start, verdict
 

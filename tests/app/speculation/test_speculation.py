@@ -5,11 +5,12 @@ import pytest
 from app.assembly.verifier import routing
 from app.config import Settings
 from app.engine.step_costs import StepCosts
-from app.messages import DraftReport
+from app.messages import LEAST_SURVIVAL, DraftReport
 from app.placement.interference import Interference
 from app.placement.splits import in_turn_and_at_once
 from app.policy import Policy
 from app.request import SpeculationBounds
+from app.scheduler.tree_budget import MOST_NODES
 from app.speculation.baselines import FixedLength
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.joint import AFTER, FIRST, JointController
@@ -206,6 +207,9 @@ def test_the_policys_bounds_on_lengths_hold():
         found = {job.request_id: job.max_draft_tokens for job in jobs if job.drafters}
         return [found.get(sequence.record.id, 0) for sequence in sequences]
 
+    for sequence in sequences:
+        for _ in range(60):
+            one.lengths.modes.model_free.of(sequence.record).update(8, 0)
     assert asked(max_draft_tokens=2) == [2, 2, 2, 1]
     for sequence in sequences:
         for _ in range(60):
@@ -316,6 +320,15 @@ def test_baseline_lengths_draft_chains_and_verify_all_of_them():
     )
     assert sequence.tree == Tree([1, 2], [0, 1], [0.5, 0.2], [("a",), ("a",)])
     assert one.speculation.request_drafts([sequence], Policy(max_draft_tokens=0)) == []
+
+
+def test_models_grow_trees_at_a_rows_price_where_lengths_follow_the_gain():
+    of = {lengths: parts(lengths=lengths) for lengths in ("marginal", "fixed:3")}
+    (grown,), (path,) = (one.speculation.jobs([start(one, "r")], [3], Policy()) for one in of.values())
+    assert (grown.max_nodes, path.max_nodes, path.least_survival) == (MOST_NODES, 0, LEAST_SURVIVAL)
+    assert grown.pace > 0.0 and grown.least_survival != LEAST_SURVIVAL
+    (alone,) = of["marginal"].speculation.jobs([start(of["marginal"], "s")], [3], Policy(), is_model_free=True)
+    assert (alone.max_nodes, alone.pace) == (0, 0.0), "tables draft as they do"
 
 
 def test_the_controllers_split_is_the_machines_and_that_of_the_costs():

@@ -176,6 +176,8 @@ def test_many_that_agree_and_huge_numbers_do_no_harm() -> None:
 
 def test_a_draft_too_long_is_cut() -> None:
     assert len(fused(draft("a", [1] * 60))) == JOB.max_draft_tokens
+    (grown,) = fuse([(replace(JOB, max_nodes=32), [draft("a", [1] * 60)])], VOCAB)
+    assert len(grown) == 32, "a tree may have more nodes than it is deep"
 
 
 def test_a_repeated_draft_counts_once() -> None:

@@ -10,6 +10,7 @@ from app.engine.cpu.runner import ModelRunner
 from app.engine.step_costs import StepCosts
 from app.messages import Record, Stats, Status, TreeMessage
 from app.round_observer import VerifiedRound, VerifiedStep
+from app.scheduler.tree_budget import PaceSelection
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.length_protocol import LengthPlanner
@@ -85,7 +86,8 @@ def parts(
     costs = costs or StepCosts({1: 1.0})
     measured = fakes.measured(runner, costs)
     rules = lengths(chosen), Router(routing(chosen)), overlapping or overlap(chosen)
-    strategies = DraftStrategies(*rules, stated_tokens=chosen.plan.stated_tokens)
+    most_nodes = PaceSelection().most_nodes if chosen.plan.lengths == "marginal" else None
+    strategies = DraftStrategies(*rules, stated_tokens=chosen.plan.stated_tokens, most_nodes=most_nodes)
     stats = VerifierStats(measured, strategies.router.asked_rounds, VerifierMetrics())
     sequences = Sequences(runner, stats)
     speculation = Speculation(sequences, costs, fakes.VOCAB, strategies, "mailbox", (stats,), clock)

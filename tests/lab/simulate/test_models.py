@@ -45,3 +45,17 @@ def test_a_stand_in_follows_the_others_tokens_while_they_are_right(log: Log) -> 
     assert calls.after() == [999, 999, 999]
     assert calls.after(text[4]) == [999, 999, 999]
     assert calls.after(text[4], 5) == [999, 999, 999]
+
+
+def test_a_fork_follows_another_branch_beside_its_sequence(log: Log) -> None:
+    calls, text = Calls(log, "coder"), log.texts[0].tokens
+    assert calls.after(text[4]) == [*text[5:8]]
+    main = calls.draft_kv.find("0")
+    assert main is not None
+    fork = calls.draft_kv.fork(main, [*calls.context.tokens, 7])
+    assert fork is not None and fork.uncached == 1
+    (own,), (other,) = calls.draft_kv.guess_behind([main, fork], 1, 0.0)
+    assert own.token == text[5]
+    assert other.token == text[5], "behind a wrong token the chain goes on"
+    calls.draft_kv.drop_forks()
+    assert calls.after(text[4]) == [*text[5:8]]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.features import Features
 from app.engine.drafters.guesser import ModelGuesser
@@ -14,6 +15,7 @@ from app.engine.drafters.loader import Parts
 from app.engine.gpu.guesser import DeviceGuesser
 from app.engine.gpu.load import checked_weights
 from app.request import Sampling
+from app.stages.draft.protocol import Context
 from app.state import BatchEntry, Tree
 from tests import fakes
 from tests.fakes import VOCAB
@@ -78,6 +80,18 @@ def test_guesses_are_those_of_the_cpu(head_ids):
         assert [one.confidence, one.second_confidence] == pytest.approx(
             [other.confidence, other.second_confidence], rel=1e-3
         )
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])
+def test_a_tree_of_guesses_is_that_of_the_cpu(sampling):
+    """Its branches are forks of the cache, beyond the end of a page."""
+    context = Context("r", "public", text(0, 14), 1, 5, sampling, 0.0, 12)
+    ours, theirs = (
+        ModelDrafter("a", guesser, 256).draft([context])[0] for guesser in both(lambda: fakes.tiny(num_hidden_layers=1))
+    )
+    assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
+    assert len(set(ours.parents)) > 5, "more than one path"
+    assert ours.confidences == pytest.approx(theirs.confidences, rel=1e-3)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])

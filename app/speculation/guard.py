@@ -1,0 +1,128 @@
+"""Compare ways of drafting, and plain decoding, by what their rounds were seen to take.
+
+The seconds of a round are expected from the costs of steps and drafts. How many times as long it takes (messages, the
+host, steps of prompts alone) is learnt by way. A way that was never taken is believed to take what is expected, so it
+is taken where it would be the best; one that was found slower is tried again now and then.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+
+FIRST_SHARE = 0.1  # of the time since a way was taken, that the first trial behind a change of the load may lose;
+SHARE = 0.01  # each further one a fourth of that, down to this
+CHANGE = 2.0  # times the sequences, or part of them, that change the load
+TRIAL_ROUNDS = 2  # in the first drafters catch up, the second shows what drafts take
+BELIEVED = 4.0  # rounds that count as if a way took what is expected
+DECAY = 0.97  # of a way's past with each of its rounds
+MOST = 4.0  # times the expected seconds, that a round counts for at most: a pause of the machine tells of no way
+
+
+class Way(Enum):
+    PLAIN = "no drafts"
+    MODEL_FREE = "model-free drafters"
+    MODELS = "models"
+
+
+@dataclass(slots=True)
+class _Seen:
+    took_s: float = 0.0
+    expected_s: float = 0.0
+    round_s: float = 1.0  # of the last round, expected
+    since_s: float = 0.0  # of rounds of other ways since the last one
+    share: float = FIRST_SHARE  # of that, which the next trial may lose
+
+    @property
+    def slowdown(self) -> float:
+        believed_s = BELIEVED * self.round_s
+        return (self.took_s + believed_s) / (self.expected_s + believed_s)
+
+
+@dataclass(slots=True)
+class _Round:
+    way: Way
+    requests: set[str]
+    expected_s: float  # 0: not known
+    began_s: float
+    prompts_s: float = 0.0
+
+
+class Guard:
+    def __init__(self) -> None:
+        self._ways = {way: _Seen() for way in Way}
+        self._load = 0  # sequences, when it changed
+        self._round: _Round | None = None
+        self._last: _Round | None = None
+        self._ended_s = 0.0  # when that did
+        self._trial: Way | None = None
+        self._trial_rounds = 0  # left
+
+    def slowdown(self, way: Way) -> float:
+        """Return the seconds of a round of this way over those expected."""
+        return self._ways[way].slowdown
+
+    def follow(self, load: int) -> None:
+        """Learn the number of sequences."""
+        if not self._load / CHANGE <= load <= self._load * CHANGE:
+            self._load = load
+            for seen in self._ways.values():
+                seen.share = FIRST_SHARE
+
+    def is_due(self, way: Way, loss_s: float) -> bool:
+        """Tell whether a way is tried that is not expected to be the best; a trial is expected to cost `loss_s`."""
+        if self._trial_rounds:
+            return self._trial is way
+        seen = self._ways[way]
+        return loss_s <= seen.share * seen.since_s
+
+    def begin(self, way: Way, requests: Collection[str], expected_s: float, now_s: float, *, is_trial: bool) -> None:
+        """Begin a round of these requests, unless others still wait for theirs. `now_s`: monotonic."""
+        if self._round is not None:
+            return
+        if not is_trial:
+            self._trial_rounds = 0
+        elif self._trial_rounds and self._trial is way:
+            self._trial_rounds -= 1
+        else:
+            self._trial, self._trial_rounds = way, TRIAL_ROUNDS - 1
+            self._ways[way].share = max(SHARE, self._ways[way].share / 4.0)
+        last = self._last
+        if last is None or last.way is not way:
+            expected_s = 0.0  # drafters catch up
+        began_s = now_s if last is None or last.requests.isdisjoint(requests) else self._ended_s
+        self._round = _Round(way, set(requests), expected_s, began_s)
+
+    def add_prompts(self, seconds: float) -> None:
+        """Leave out what prompts take anyway of the round under way."""
+        if self._round is not None:
+            self._round.prompts_s += seconds
+
+    @property
+    def size(self) -> int:
+        """Return the sequences of the round under way."""
+        return len(self._round.requests) if self._round is not None else 0
+
+    def end(self, requests: Collection[str], now_s: float) -> None:
+        """End the round under way if it is one of these requests, and learn what it took."""
+        last = self._round
+        if last is None or last.requests.isdisjoint(requests):
+            return
+        self._round, self._last, self._ended_s = None, last, now_s
+        took_s = now_s - last.began_s
+        for way, seen in self._ways.items():
+            seen.since_s = 0.0 if way is last.way else seen.since_s + took_s
+        if last.expected_s:
+            own = self._ways[last.way]
+            took_s = min(max(0.0, took_s - last.prompts_s), MOST * last.expected_s)
+            own.took_s = DECAY * own.took_s + took_s
+            own.expected_s, own.round_s = DECAY * own.expected_s + last.expected_s, last.expected_s
+
+    def remove(self, request_id: str) -> None:
+        if self._round is not None:
+            self._round.requests.discard(request_id)
+            if not self._round.requests:
+                self._round = None
+
+    def stop(self) -> None:
+        """Forget the round under way: nothing was decided for the next one."""
+        self._round = self._last = None
