@@ -71,7 +71,7 @@ def _drafters_of_plan(data: dict[str, Any]) -> tuple[str, ...]:
 REMOVED = {  # once settings: the constant that took the place of each
     "active_ttl_s": "86400 (a day)",
     "attend_s": "20",
-    "draft_weights": "q8_0 (rounded so, as many guesses are right)",
+    "draft_weights": "the form of most expected tokens a second, which `paceline status` tells",
     "linger_s": "2",
     "max_readers": "256",
     "max_strikes": "5",

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from app.assembly.devices import draft_device, forget_files, leave_cores_to, on_another_device
-from app.config import Activations, Settings, WeightsAs
+from app.config import Settings
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch
 from app.drafter.token_fusion import TokenFusion
+from app.engine.drafters.forms import load_best_form
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.drafters.loader import card_of, load_guesser
+from app.engine.drafters.loader import card_of
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.text.tokenizer import tokenizer_sha256
 from app.engine.weights.resolve import drafter_folder, refusing, target_folder
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DRAFT_KV_BYTES = 256 * 2**20
-WEIGHTS: WeightsAs = "q8_0"  # of drafters on CPUs: rounded so, as many guesses are right
-ACTIVATIONS: Activations = "int8"
 AnyGuesser: TypeAlias = "ModelGuesser | DeviceGuesser"
 
 
@@ -56,7 +55,10 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
 
 
 def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
-    return [ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state) for name, guesser in guessers.items()]
+    return [
+        ModelDrafter(name, guesser, guesser.max_context, guesser.reads_state, weights=guesser.weights)
+        for name, guesser in guessers.items()
+    ]
 
 
 def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
@@ -72,8 +74,7 @@ def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuess
             from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
 
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
-        guesser = load_guesser(folder, target, **memory, weights=WEIGHTS, home=settings.home, activations=ACTIVATIONS)
-        return folder.name, guesser
+        return folder.name, load_best_form(folder, target, settings.weights, **memory, home=settings.home)
 
 
 def _check_tokenizer(folder: Path, target: Path) -> None:

@@ -185,6 +185,9 @@ def _print_health(health: Health, queue: str) -> None:
     print(f"  Redis: {without_password(health.redis_url or '')}, tasks go to its queue {queue!r}")
     for role, pids in health.processes.items():
         print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
+    drafters = {name: form for node in health.nodes.values() for name, form in node.get("weights", {}).items()}
+    for name, form in sorted(drafters.items()):
+        print(f"  drafter {name!r}: weights {form!r}")
     for problem in health.problems:
         print(f"  ! {problem}")
 

@@ -20,8 +20,10 @@ class ModelDrafter:
         max_context: int,
         reads_state: bool = False,
         clock: Clock = SYSTEM,
+        weights: str = "stored",
     ) -> None:
         self.name = name
+        self.weights: Final = weights  # their form, for status
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
         self.draft_kv: Final = DraftKV(name, guesser, max_context, clock)
         self.chain: Final = TokenFusion([self.draft_kv])

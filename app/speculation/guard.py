@@ -6,12 +6,11 @@ is taken where it would be the best; one that was found slower is tried again no
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-FIRST_SHARE = 0.1  # of the time since a way was taken, that the first trial behind a change of the load may lose;
+FIRST_SHARE = 0.1  # of the time since a way was taken, that its first trial under a load may lose;
 SHARE = 0.01  # each further one a fourth of that, down to this
-CHANGE = 2.0  # times the sequences, or part of them, that change the load
 TRIAL_ROUNDS = 2  # in the first drafters catch up, the second shows what drafts take
 BELIEVED = 4.0  # rounds that count as if a way took what is expected
 DECAY = 0.97  # of a way's past with each of its rounds
@@ -30,7 +29,7 @@ class _Seen:
     expected_s: float = 0.0
     round_s: float = 1.0  # of the last round, expected
     since_s: float = 0.0  # of rounds of other ways since the last one
-    share: float = FIRST_SHARE  # of that, which the next trial may lose
+    shares: dict[int, float] = field(default_factory=dict)  # of that, which the next trial may lose, by load
 
     @property
     def slowdown(self) -> float:
@@ -50,7 +49,7 @@ class _Round:
 class Guard:
     def __init__(self) -> None:
         self._ways = {way: _Seen() for way in Way}
-        self._load = 0  # sequences, when it changed
+        self._load = 0  # sequences, by the number of bits
         self._round: _Round | None = None
         self._last: _Round | None = None
         self._ended_s = 0.0  # when that did
@@ -61,19 +60,15 @@ class Guard:
         """Return the seconds of a round of this way over those expected."""
         return self._ways[way].slowdown
 
-    def follow(self, load: int) -> None:
-        """Learn the number of sequences."""
-        if not self._load / CHANGE <= load <= self._load * CHANGE:
-            self._load = load
-            for seen in self._ways.values():
-                seen.share = FIRST_SHARE
+    def follow(self, sequences: int) -> None:
+        self._load = sequences.bit_length()
 
     def is_due(self, way: Way, loss_s: float) -> bool:
         """Tell whether a way is tried that is not expected to be the best; a trial is expected to cost `loss_s`."""
         if self._trial_rounds:
             return self._trial is way
         seen = self._ways[way]
-        return loss_s <= seen.share * seen.since_s
+        return loss_s <= seen.shares.get(self._load, FIRST_SHARE) * seen.since_s
 
     def begin(self, way: Way, requests: Collection[str], expected_s: float, now_s: float, *, is_trial: bool) -> None:
         """Begin a round of these requests, unless others still wait for theirs. `now_s`: monotonic."""
@@ -85,7 +80,8 @@ class Guard:
             self._trial_rounds -= 1
         else:
             self._trial, self._trial_rounds = way, TRIAL_ROUNDS - 1
-            self._ways[way].share = max(SHARE, self._ways[way].share / 4.0)
+            shares = self._ways[way].shares
+            shares[self._load] = max(SHARE, shares.get(self._load, FIRST_SHARE) / 4.0)
         last = self._last
         if last is None or last.way is not way:
             expected_s = 0.0  # drafters catch up

@@ -71,6 +71,10 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
+def _are_texts_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
 # A drafter is not trusted: a fact that is not of this kind is left out, as if it had not been sent.
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "sequences": _is_number,
@@ -78,6 +82,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "busy": _is_number,
     "drafters": _are_texts,
     "readers": _are_texts,
+    "weights": _are_texts_by_name,
     "tokenizer": _is_text,
     "host": _is_text,
 }

@@ -41,6 +41,7 @@ def serve(
         return {
             "drafters": [drafter.name for drafter in models],
             "readers": [drafter.name for drafter in models if drafter.reads_state],
+            "weights": {drafter.name: drafter.weights for drafter in models},
             "tokenizer": deployment.tokenizer.sha256,
             "waiting": deployment.mailboxes.waiting(mailbox),
             "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from app.config import WeightsAs
 from app.engine.cpu.equivalence import probe
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
@@ -31,6 +32,7 @@ class ModelGuesser:
         kv_bytes: int,
         page_tokens: int,
         features: Features | None = None,
+        weights: WeightsAs = "stored",
     ) -> None:
         self._runner = ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens)
         self._head_ids = head_ids  # (Vh,) int64, the token each row of the head stands for; None: all, in order
@@ -39,6 +41,7 @@ class ModelGuesser:
         self._features = features
         self.reads_state = features is not None
         self.model = forward
+        self.weights: WeightsAs = weights  # their form
         self.max_context = forward.max_positions
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:

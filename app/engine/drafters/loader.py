@@ -47,16 +47,15 @@ def load_guesser(
     card = card_of(folder)
     if card.get("embedding") != "target":
         forward = _forward(folder, weights, home, activations)
-        guesser = ModelGuesser(forward, None, kv_bytes=kv_bytes, page_tokens=page_tokens)
+        guesser = ModelGuesser(forward, None, kv_bytes=kv_bytes, page_tokens=page_tokens, weights=weights)
     else:
         parts = parts_of(folder, target, card.get("embedding_sha256"))
         source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts))
         forward = _forward(source, weights, home, activations)
         if parts.features and not isinstance(forward, FusedForward):
             raise ModelRefused(f"{folder} reads the target's hidden states, which only Llama-shaped drafters can")
-        guesser = ModelGuesser(
-            forward, parts.head_ids, kv_bytes=kv_bytes, page_tokens=page_tokens, features=parts.features
-        )
+        memory = {"kv_bytes": kv_bytes, "page_tokens": page_tokens}
+        guesser = ModelGuesser(forward, parts.head_ids, **memory, features=parts.features, weights=weights)
     guesser.check()
     return guesser
 
@@ -71,6 +70,13 @@ def _forward(source: Path | Source, weights: WeightsAs, home: Path | None, activ
 def card_of(folder: Path) -> dict[str, Any]:
     file = folder / "drafter.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def weights_of(folder: Path, target: Path) -> Weights:
+    card = card_of(folder)
+    if card.get("embedding") != "target":
+        return Stored(folder)
+    return parts_of(folder, target, card.get("embedding_sha256")).weights
 
 
 def parts_of(folder: Path, target: Path, wanted: str | None) -> Parts:

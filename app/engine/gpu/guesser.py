@@ -35,6 +35,7 @@ class DeviceGuesser:
         self._host_head_ids = head_ids
         self._head_ids = None if head_ids is None else head_ids.to(weights.embedding.device)
         self.max_context = weights.max_positions
+        self.weights = str(weights.embedding.dtype).removeprefix("torch.")
 
     def rehearse(self) -> None:
         """Launch every kernel, to compile it now."""

@@ -8,6 +8,7 @@ from app.config import WeightsAs
 from app.engine.weights.blocks import EMBEDDING, Blocks, Weight, Weights, dense
 
 GROUP = 32  # numbers of a block of Q8_0 and Q4_0
+BITS = {"float32": 32.0, "q8_0": 8.5, "q4_0": 4.5}  # of a weight, with its part of the block's scale
 
 
 def weights_as(weights: Weights, wanted: WeightsAs) -> Weights:
@@ -26,6 +27,19 @@ def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
         return whole
     kind = gguf.GGMLQuantizationType[wanted.upper()]
     return Blocks(kind.name, gguf.quants.quantize(whole.numpy(), kind), whole.shape[1])
+
+
+def linear_bytes(weights: Weights, wanted: WeightsAs) -> float:
+    """Return the bytes of the linear weights in a form."""
+    found = 0.0
+    for name in weights:
+        weight = weights[name]
+        if name == EMBEDDING or not isinstance(weight, Blocks) and weight.ndim != 2:
+            continue
+        count = len(weight.rows) * weight.depth if isinstance(weight, Blocks) else weight.numel()
+        stored = weight.rows.nbytes if isinstance(weight, Blocks) else weight.nbytes
+        found += stored if wanted == "stored" else count * BITS[wanted] / 8
+    return found
 
 
 class _Rounded(Mapping[str, Weight]):

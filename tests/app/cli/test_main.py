@@ -149,6 +149,17 @@ def test_status_hides_the_password_of_redis_unless_asked(
     assert capsys.readouterr().out == f"{REDIS_URL}\n"
 
 
+def test_status_tells_the_form_of_each_drafters_weights(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _pretend(state, "default")
+    nodes = {"draft-1": {"weights": {"small": "q4_0"}}, "draft-2": {"weights": {"other": "stored"}}, "verify-1": {}}
+    health = Health(instance="default", url="http://x", processes={}, nodes=nodes)
+    monkeypatch.setattr("app.cli.run.check", lambda *_: health)
+    main(["status"])
+    assert "  drafter 'other': weights 'stored'\n  drafter 'small': weights 'q4_0'\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["up"], ["up", "-d"], ["down"], ["status"], ["doctor"], ["generate", "x"]])
 def test_what_the_system_refuses_is_a_sentence(
     words: list[str], state: Path, capsys: pytest.CaptureFixture[str]

@@ -95,5 +95,5 @@ def test_pace_is_nearly_as_fast_as_the_better_of_plain_decoding_and_always_draft
     plain = world.sequences / world.step_s(world.sequences)
     (first, rest), (always_first, always) = play(world, seed), play(world, seed, always=True)
     assert first >= 0.85 * plain, "trials take a tenth of the first minute, and some rounds show that drafts do not pay"
-    assert rest >= 0.96 * plain
+    assert rest >= 0.9 * plain, "drafting that has become ten times as slow is only seen in trials"
     assert first >= 0.8 * always_first and rest >= 0.85 * always

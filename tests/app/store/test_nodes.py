@@ -84,7 +84,7 @@ def test_a_lock_is_taken_once_until_the_end_of_its_time(nodes: Nodes) -> None:
     "lie",
     [
         {"waiting": "many"}, {"waiting": -5}, {"waiting": True}, {"busy": None}, {"drafters": 7}, {"drafters": [None]},
-        {"drafters": "lookup"}, {"readers": {}}, {"tokenizer": 7}, {"host": []},
+        {"drafters": "lookup"}, {"readers": {}}, {"weights": {"a": 8}}, {"tokenizer": 7}, {"host": []},
         {"sequences": float("nan")}, {"sequences": float("inf")},
     ],
 )  # fmt: skip
