@@ -33,10 +33,14 @@ class RowPrice:
 
     def update(self, rounds: Iterable[VerifiedRound], now_s: float) -> None:
         """Learn from verdicts, before the sequences have their time."""
-        timed = [(len(r.tokens), now_s - r.sequence.last_token_s) for r in rounds if r.sequence.last_token_s]
-        if timed:
-            self._tokens = DECAY * self._tokens + sum(tokens for tokens, _ in timed)
-            self._seconds = DECAY * self._seconds + sum(max(0.0, seconds) for _, seconds in timed)
+        tokens, seconds = 0, 0.0
+        for r in rounds:
+            if r.sequence.last_token_s:
+                tokens += len(r.tokens)
+                seconds += now_s - r.sequence.last_token_s
+        if seconds > 0.0:  # else the clock was set back
+            self._tokens = DECAY * self._tokens + tokens
+            self._seconds = DECAY * self._seconds + seconds
 
     def of(self, asked: Listed[tuple[Sequence, int]], sequences: int) -> Price:
         """Return the price for sequences with the tokens that they ask for, among all that go on."""

@@ -127,7 +127,8 @@ class Speculation(RoundObserver):
 
     def on_verdict(self, step: VerifiedStep) -> None:
         """Update acceptance with the tokens about to be committed, and clear the trees."""
-        self._row_price.update(step.rounds, self._clock.time())
+        if self._pool.models:
+            self._row_price.update(step.rounds, self._clock.time())
         self._update([(r.sequence, r.sequence.tree, r.tokens) for r in step.rounds if r.sequence.tree is not None])
         self._end_round(step)
         for r in step.rounds:
@@ -274,8 +275,8 @@ class Speculation(RoundObserver):
 
     def _end_round(self, step: VerifiedStep) -> None:
         guard, reading = self.lengths.modes.guard, self._costs.reading
-        prompts = [(work.start, len(work.tokens)) for work in step.entries if work.silent]
-        if prompts and guard.size:
+        prompts = [(work.start, len(work.tokens)) for work in step.entries if work.silent] if guard.size else []
+        if prompts:
             rows = sum(count for _, count in prompts)
             guard.add_prompts(paid_s(guard.size, rows, self._costs) + reading.step_s(prompts))
         guard.end([r.sequence.record.id for r in step.rounds], self._clock.monotonic())

@@ -46,7 +46,7 @@ def made(seed: int) -> MadeWorld:
     rng = Random(seed)
     base_s = 10 ** rng.uniform(-1.5, -0.5)
     costs = [Costs(base_s * 10 ** rng.uniform(-2, 0.3), base_s * rng.choice([0, 0, 10 ** rng.uniform(-2, 0.3)]))]
-    costs.append(costs[0] if rng.random() < 0.5 else Costs(costs[0].guess_s * 10 ** rng.uniform(-1, 1), 0.0))
+    costs.append(costs[0] if rng.random() < 0.5 else Costs(costs[0].guess_s * 10 ** rng.uniform(-1, 0.3), 0.0))
     row_s, sequences = base_s * 10 ** rng.uniform(-3, -0.5), rng.choice([1, 2, 4, 16])
     prompts_s = base_s * rng.choice([0.0, rng.uniform(0.5, 2.0)])
     return MadeWorld(base_s, row_s, sequences, rng.uniform(0.05, 0.95), *costs, prompts_s, rng.randint(1, 20))
@@ -94,6 +94,7 @@ def test_pace_is_nearly_as_fast_as_the_better_of_plain_decoding_and_always_draft
     world = made(seed)
     plain = world.sequences / world.step_s(world.sequences)
     (first, rest), (always_first, always) = play(world, seed), play(world, seed, always=True)
-    assert first >= 0.85 * plain, "trials take a tenth of the first minute, and some rounds show that drafts do not pay"
-    assert rest >= 0.9 * plain, "drafting that has become ten times as slow is only seen in trials"
-    assert first >= 0.8 * always_first and rest >= 0.85 * always
+    assert first >= 0.88 * plain, "trials take a tenth of the first minute, and some rounds show that drafts do not pay"
+    assert rest >= 0.95 * plain
+    assert first >= 0.8 * always_first
+    assert rest >= 0.75 * always or world.later != world.costs, "what has become faster is seen in trials alone"
