@@ -44,8 +44,8 @@ class Plan(BaseModel):
 
     name: PlanName = Field(description="the plan that this one is, but for its changed parts")
     routing: Routing = Field(
-        description="which model drafters draft: those on other cores than the verifier's, else one (pace); those of "
-        "CoSine's matrix (cosine); all; or the first",
+        description="which model drafters draft: of those on other cores than the verifier's as many as pay, else one "
+        "(pace); those of CoSine's matrix (cosine); all; or the first",
     )
     fusion: Fusion = Field(
         description="each drafter drafts and trees are merged (tree), or they share each token (token)"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Self
 
+import numpy as np
+
 from app.engine.step_costs import DECAY
 from app.messages import DraftReport
 from app.recent import RecentMedian
@@ -18,24 +20,51 @@ def size_class(batch: int) -> int:
     return batch.bit_length()
 
 
+class _ByDrafters:
+    """Seconds by the number of drafters asked; fewer take no longer than more, and none take none.
+
+    So fewer drafters than were ever asked look cheap enough to be tried.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, RecentMedian] = {}
+        self._known: dict[int, float] = {}
+
+    def add(self, drafters: int, seconds: float) -> None:
+        self._seen.setdefault(drafters, RecentMedian()).add(seconds)
+        self._known.clear()
+
+    def of(self, drafters: int) -> float | None:
+        """Return the seconds, None before any were seen."""
+        if not self._seen:
+            return None
+        if drafters not in self._known:
+            numbers = sorted(self._seen)
+            least = np.minimum.accumulate([self._seen[n].value for n in reversed(numbers)])
+            self._known[drafters] = float(np.interp(drafters, [0, *numbers], [0.0, *reversed(least)]))
+        return self._known[drafters]
+
+
 @dataclass(slots=True)
 class _Guesses:
     slowdown: float = 1.0  # over split 0, expected before any draft
-    token_s: dict[int, RecentMedian] = field(default_factory=dict)
+    token_s: dict[int, _ByDrafters] = field(default_factory=dict)
 
 
 class DraftCosts:
-    """The seconds of drafts by models: hop + depth x part x token_s(batch) + reading.
+    """The seconds of drafts by models: hop(drafters) + depth x part x token_s(batch, drafters) + reading.
 
     `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens asked for, those
-    guessed after the job's arrival. Before any report only the hop is expected.
+    guessed after the job's arrival. `drafters`: models that a sequence asks. Before any report only the hop is
+    expected.
     """
 
     def __init__(self) -> None:
         self._split = 0
         self._guesses = _Guesses()
         self._by_split = {0: self._guesses}
-        self._hop = RecentMedian()
+        self._drafters = 1
+        self._hop = _ByDrafters()
         self._reading = RecentMedian()  # of a token
         self._parts = self._part_rounds = 0.0
 
@@ -49,7 +78,8 @@ class DraftCosts:
 
     @property
     def hop_s(self) -> float:
-        return self._hop.value if self._hop.count else DEFAULT_HOP_S
+        found = self._hop.of(self._drafters)
+        return DEFAULT_HOP_S if found is None else found
 
     def expect(self, split: int, slowdown: float) -> None:
         """Expect drafting under a split to take `slowdown` times that under split 0 until some is seen."""
@@ -65,8 +95,24 @@ class DraftCosts:
         found.use(split)
         return found
 
+    def ask(self, drafters: int) -> None:
+        """Use the costs of so many drafters from now on; at first it is 1."""
+        self._drafters = drafters
+
+    def of(self, drafters: int) -> Self:
+        """Return the costs of so many drafters; both objects share what is learnt."""
+        found = copy(self)
+        found.ask(drafters)
+        return found
+
     def update(
-        self, batch: int, depth: int, came_s: float, reports: Listed[DraftReport], launched_s: float = inf
+        self,
+        batch: int,
+        depth: int,
+        came_s: float,
+        reports: Listed[DraftReport],
+        launched_s: float = inf,
+        drafters: int = 1,
     ) -> None:
         """Learn from drafts of `depth` tokens for `batch` sequences that were found after `came_s`.
 
@@ -76,18 +122,19 @@ class DraftCosts:
         if batch < 1 or depth < 1 or not 0.0 <= came_s < float("inf"):
             return
         least_s = min(came_s, launched_s)
-        guess_s, guessed = max(0.0, least_s - self.hop_s), depth
+        expected_s = self.of(drafters).hop_s
+        guess_s, guessed = max(0.0, least_s - expected_s), depth
         if reports:
             slowest = max(reports, key=lambda report: report.guess_s + report.read_s)
             guess_s, guessed = slowest.guess_s, min(slowest.guessed, depth)
             hop_s = least_s - guess_s - slowest.read_s
-            if came_s <= launched_s or hop_s > self.hop_s:
-                self._hop.add(hop_s)
+            if came_s <= launched_s or hop_s > expected_s:
+                self._hop.add(drafters, hop_s)
             self.update_reading(slowest)
         self._parts = self._parts * DECAY + guessed / depth
         self._part_rounds = self._part_rounds * DECAY + 1.0
         if guessed:
-            self._guesses.token_s.setdefault(size_class(batch), RecentMedian()).add(guess_s / guessed)
+            self._guesses.token_s.setdefault(size_class(batch), _ByDrafters()).add(drafters, guess_s / guessed)
 
     def update_reading(self, report: DraftReport) -> None:
         if report.read_tokens > 0:
@@ -100,7 +147,7 @@ class DraftCosts:
             return 0.0
         size = size_class(batch)
         known = min(near.token_s, key=lambda one: (abs(one - size), one))
-        return depth * self._guesses.slowdown / near.slowdown * near.token_s[known].value
+        return depth * self._guesses.slowdown / near.slowdown * (near.token_s[known].of(self._drafters) or 0.0)
 
     def seconds(self, batch: int, depth: int) -> float:
         """Return the mean seconds of asking for drafts; 0 without draft tokens."""
@@ -144,6 +191,8 @@ class TableCosts:
 
     def seconds(self, batch: int, depth: int) -> float:
         return batch * self._sequence.value if depth > 0 else 0.0
+
+    wait_s = seconds
 
     def span(self, batch: int, depth: int) -> list[float]:
         return [0.0, *[self.seconds(batch, 1)] * depth]

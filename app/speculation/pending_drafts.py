@@ -29,6 +29,7 @@ class AskedBatch:
     at_s: float  # monotonic
     sequences: int
     depth: int  # tokens of the deepest draft
+    drafters: int  # models, of the sequence with most
     wait_s: float  # drafts that come later cost no more
     expected_s: float
     is_model_free: bool
@@ -78,9 +79,8 @@ class PendingDrafts:
 
     def usual_s(self, sequences: int) -> float:
         """Return the usual seconds of drafts as last asked for, for so many sequences."""
-        if self._is_model_free:
-            return self._modes.model_free.costs.seconds(sequences, self.usual_depth)
-        return self.models.wait_s(sequences, self.usual_depth)
+        costs = self._modes.model_free.costs if self._is_model_free else self.models
+        return costs.wait_s(sequences, self.usual_depth)
 
     def unread(self, sequence: Sequence, home: str) -> int:
         """Return how many tokens the drafters there have not read; a few count as none."""
@@ -107,10 +107,10 @@ class PendingDrafts:
         """
         if not asked:
             return 0.0
-        costs = self._modes.model_free.costs if is_model_free else self.models
+        costs = self._modes.model_free.costs if is_model_free else self.models.of(_drafters(asked))
         self.usual_depth, self._is_model_free = max(depth for _, depth, _ in asked), is_model_free
         read_s = self.models.read_s(max(self._unread_by_home(asked).values(), default=0))
-        expected_s = usual_s = self.usual_s(len(asked)) + read_s
+        expected_s = usual_s = costs.wait_s(len(asked), self.usual_depth) + read_s
         if not costs.is_known:
             usual_s = max(usual_s, self._first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
@@ -192,7 +192,17 @@ class PendingDrafts:
         now_s = self._clock.monotonic()
         deepest = max(depth for _, depth, _ in asked)
         unread = max(self._unread_by_home(asked).values(), default=0)
-        batch = AskedBatch(now_s, len(asked), deepest, wait_s, expected_s, is_model_free, self.models.split, unread > 0)
+        batch = AskedBatch(
+            now_s,
+            len(asked),
+            deepest,
+            _drafters(asked),
+            wait_s,
+            expected_s,
+            is_model_free,
+            self.models.split,
+            unread > 0,
+        )
         self._awaited.append(batch)
         reads_s = 2.0 * self.models.read_s(unread)
         for sequence, _, route in asked:
@@ -233,8 +243,12 @@ class PendingDrafts:
                 self._errors.append(abs(came_s - batch.expected_s) / came_s)
             # Without a report the time may be that of reading.
             if sound or not batch.has_unread or not self.models.is_known:
-                self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s)
+                self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s, batch.drafters)
         else:
             for report in sound[:1]:
                 self.models.update_reading(report)
         return ReceivedBatch(drafts, came_s, min(came_s, batch.wait_s))
+
+
+def _drafters(asked: Listed[Asked]) -> int:
+    return max(len(route.homes) for _, _, route in asked)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from app.messages import FUSE, Record
+from app.speculation.drafter_count import DrafterCount
 from app.speculation.drafter_pool import DrafterPool
 from app.state import Tree
 from app.store.protocol import Node
@@ -92,6 +93,11 @@ class Route:
 
 class RoutingStrategy(Protocol):
     @property
+    def count(self) -> DrafterCount | None:
+        """Return what decides how many drafters are asked, where that is learnt."""
+        ...
+
+    @property
     def is_scoring(self) -> bool: ...
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
@@ -110,10 +116,16 @@ class RoutingStrategy(Protocol):
 
 
 class FixedRouting:
-    is_scoring: Final = False
-
     def __init__(self, count: int | None = None) -> None:
         self._count = count
+
+    @property
+    def count(self) -> DrafterCount | None:
+        return None
+
+    @property
+    def is_scoring(self) -> bool:
+        return False
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
         return [*homes][: self._count]
@@ -131,21 +143,44 @@ class FixedRouting:
 
 
 class PaceRouting(FixedRouting):
-    """Take the drafters on other cores than the verifier's, else one drafter, always the same for a request."""
+    """Take drafters on other cores than the verifier's, as many as bring most a second, else one drafter, always the
+    same for a request.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._drafters = DrafterCount()
+        self._asked: dict[str, list[str]] = {}  # by request
         self._lone: dict[str, str] = {}  # by request: the one drafter
+
+    @property
+    def count(self) -> DrafterCount:
+        return self._drafters
+
+    @property
+    def is_scoring(self) -> bool:
+        return bool(self._asked)
 
     def choose(self, request_id: str, homes: Mapping[str, str], pool: DrafterPool, most: int) -> Collection[str]:
         if free := [name for name, box in homes.items() if not pool.is_here(box)]:
-            return shuffled(request_id, free)[:most]
+            allowed = shuffled(request_id, free)[:most]
+            # Of those all requests have the same ones first: few nodes with many sequences take fewer messages.
+            asked = self._drafters.in_order(shuffled(pool.alone, allowed))[: self._drafters.asked(len(allowed))]
+            self._asked[request_id] = asked
+            return asked
         if self._lone.get(request_id) not in homes:
             self._lone[request_id] = next(iter(homes))
         return [self._lone[request_id]]
 
+    def update(
+        self, request_id: str, tree: Tree, committed: Listed[int], confidence: Mapping[str, float] | None
+    ) -> None:
+        came = [name for name in self._asked.get(request_id, ()) if name in (confidence or {})]
+        self._drafters.learn(came, tree, committed)
+
     def remove(self, request_id: str) -> None:
         self._lone.pop(request_id, None)
+        self._asked.pop(request_id, None)
 
 
 @dataclass(slots=True)
@@ -166,6 +201,8 @@ class CosineRouting:
 
     s = 2 c a / (c + a),   M[r, n] += MATCH_RATE (s - M[r, n])
     """
+
+    count: Final = None
 
     def __init__(self, agreement: Agreement) -> None:
         """`agreement` of drafted and committed tokens: 0 ... 1."""
@@ -220,9 +257,9 @@ class CosineRouting:
         return row
 
 
-def shuffled(request_id: str, drafters: Collection[str]) -> list[str]:
-    """Return the drafters in a fixed order of the request's own."""
-    return sorted(drafters, key=lambda name: (crc32(f"{request_id}:{name}".encode()), name))
+def shuffled(owner: str, drafters: Collection[str]) -> list[str]:
+    """Return the drafters in a fixed order of the owner's own."""
+    return sorted(drafters, key=lambda name: (crc32(f"{owner}:{name}".encode()), name))
 
 
 def is_short(accepted_length: float | None) -> bool:
@@ -292,6 +329,10 @@ class Router:
         self, request_id: str, tree: Tree, committed: Listed[int], confidence: Mapping[str, float] | None = None
     ) -> None:
         self._strategy.update(request_id, tree, committed, confidence)
+
+    @property
+    def count(self) -> DrafterCount | None:
+        return self._strategy.count
 
     @property
     def is_scoring(self) -> bool:

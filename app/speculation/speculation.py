@@ -181,6 +181,8 @@ class Speculation(RoundObserver):
             self._draft_costs.use(found.split)
         is_model_free = found.is_model_free or not batch.has_models
         depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
+        if any(depths) and not is_model_free and self.router.count:
+            self.router.count.decide(self._round_s(depths))
         if found.price is not None:
             expected_s, asked = 0.0, _asked_of(batch, found)
             if is_model_free or not self._reads(sequences, depths, policy):
@@ -309,10 +311,18 @@ class Speculation(RoundObserver):
             for sequence, tree, committed in rounds:
                 self.router.update(sequence.record.id, tree, committed, tree.confidence)
 
+    def _round_s(self, depths: Listed[int]) -> Callable[[int], float]:
+        """Return the seconds of a round of these draft tokens, by the drafters asked."""
+        step_s = self._costs.seconds(len(depths) + sum(depths))
+        batch, deepest, costs = sum(map(bool, depths)), max(depths), self._draft_costs
+        return lambda drafters: step_s + costs.of(drafters).seconds(batch, deepest)
+
     def _batch(self, sequences: list[Sequence], limits: list[int], policy: Policy, prompts: Prompts) -> DraftBatch:
         pool, modes = self._pool, self.lengths.modes
         has_models = bool(pool.models) and any(pool.allows_models(s.record.speculation.drafters) for s in sequences)
         if has_models:
+            routed = max(len(self._route(policy, s).homes) for s, limit in zip(sequences, limits, strict=True) if limit)
+            self._draft_costs.ask(self.router.count.usual(routed) if self.router.count else routed)
             # A batch that prompts will join soon must get back more of it each round.
             often = len(self._sequences) / len(sequences) if prompts.rows else 1.0
             reads_s = [

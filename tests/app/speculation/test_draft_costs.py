@@ -133,3 +133,31 @@ def test_tables_take_as_long_for_each_sequence() -> None:
     costs.update(4, 0.0004)
     assert costs.seconds(8, 1) == costs.seconds(8, 9) == pytest.approx(0.0008)
     assert costs.span(8, 2) == pytest.approx([0.0, 0.0008, 0.0008])
+
+
+def test_guesses_take_longer_where_the_drafters_asked_share_cores() -> None:
+    costs = DraftCosts()
+    for drafters, guess_s in ((4, 0.008), (1, 0.002)):
+        for _ in range(9):
+            costs.update(1, 2, guess_s, [DraftReport(guess_s=guess_s, guessed=2)], drafters=drafters)
+    assert costs.of(4).guess_s(1, 2) == pytest.approx(0.008) and costs.of(1).guess_s(1, 2) == pytest.approx(0.002)
+
+
+def test_the_hop_grows_with_the_drafters_asked() -> None:
+    costs = DraftCosts()
+    for drafters, hop_s in ((4, 0.008), (1, 0.002)):
+        for _ in range(9):
+            costs.update(1, 2, hop_s + 0.002, [DraftReport(guess_s=0.002, guessed=2)], drafters=drafters)
+        if drafters == 4:
+            assert costs.of(4).hop_s == pytest.approx(0.008)
+            assert costs.of(1).hop_s == pytest.approx(0.002), "fewer look cheap until they were asked"
+    costs.ask(4)
+    assert costs.hop_s == pytest.approx(0.008) and costs.seconds(1, 2) == pytest.approx(0.01, rel=0.01)
+    assert costs.of(2).hop_s == pytest.approx(0.004)
+
+
+def test_a_slow_round_of_few_drafters_does_not_make_more_of_them_cheap() -> None:
+    costs = DraftCosts()
+    for drafters, hop_s in ((1, 0.02), (2, 0.001)):
+        costs.update(1, 2, hop_s + 0.002, [DraftReport(guess_s=0.002, guessed=2)], drafters=drafters)
+    assert costs.of(8).hop_s >= costs.of(1).hop_s

@@ -173,6 +173,13 @@ def test_nodes_on_one_core_wait_for_each_other_and_on_two_not(log: Log) -> None:
     assert two.seconds == pytest.approx(own.seconds), "a core for each of the two nodes"
 
 
+def test_a_drafter_that_brings_nothing_is_asked_in_trials_alone(log: Log) -> None:
+    same = log.model_copy(update={"drafters": dict.fromkeys(log.drafters, log.drafters["coder"])})
+    found = run(same, Variant("", model_free=()), streams=1, cores=1, jobs_s=0.01)
+    asked = found.world.verifiers[0].segment.speculation.router.asked_rounds
+    assert min(asked.values()) < 0.3 * max(asked.values())
+
+
 def test_python_is_charged_where_it_runs(log: Log) -> None:
     only = log.model_copy(update={"texts": log.texts[:1]})
     tables = Variant("", drafters=())  # which do not draft in each round
