@@ -49,6 +49,7 @@ class DraftKV:
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
         self._forks: dict[int, CachedSequence] = {}  # by id()
         self._level_s: dict[int, RecentMedian] = {}  # by bits of the rows
+        self._any_level_s = RecentMedian()
 
     def align(self, context: Context, tokens: list[int]) -> None:
         sequence = self._sequences.get(context.request_id)
@@ -102,6 +103,7 @@ class DraftKV:
         if is_level and found:
             took_s = self._clock.perf_counter() - began_s
             self._level_s.setdefault(len(works).bit_length(), RecentMedian()).add(took_s)
+            self._any_level_s.add(took_s)
         own: dict[int, list[Guess]] = {}
         for work, guesses in zip(works, found, strict=bool(found)):
             self._guesser.cover(work.sequence, work.start + len(work.tokens))
@@ -109,6 +111,11 @@ class DraftKV:
             for guess in guesses:
                 self.sureness += SURE_WEIGHT * (guess.confidence - self.sureness)
         return [own.get(id(sequence), []) for sequence in sequences]
+
+    @property
+    def usual_level_s(self) -> float:
+        """Return the seconds of one more guess in the last trees; 0 before any."""
+        return self._any_level_s.value
 
     def level_s(self, rows: int) -> float:
         """Return the usual seconds of one guess in each of so many rows; 0 before any."""

@@ -3,8 +3,6 @@
 import logging
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import TableCosts
 from app.speculation.draft_modes import DraftModes
@@ -75,9 +73,10 @@ class LengthController:
         if batch.has_models:
             costs = self.modes.with_models.costs
             price = DraftPrice(costs, batch.busy_s, batch.prompt_rows, batch.prompts_s, batch.core_share, batch.tree_s)
-            asked = batch.candidates if costs.is_known else _first_of(batch.candidates)
-            depths, gain = draft_lengths(asked, batch.costs, price)
-            found[Way.MODELS] = _Choice(asked, depths, price, gain / slowdown(Way.MODELS))
+            depths, gain = draft_lengths(batch.candidates, batch.costs, price)
+            if not costs.is_known:
+                depths = _first_of(depths)
+            found[Way.MODELS] = _Choice(batch.candidates, depths, price, gain / slowdown(Way.MODELS))
         for way, choice in [*found.items()]:
             if way is not Way.PLAIN and not any(choice.depths):
                 found[way] = choice._replace(gain=0.0)  # plain decoding is meant
@@ -102,10 +101,10 @@ class LengthController:
         return self.modes.guard.is_due(way, TRIAL_ROUNDS * round_s + reads_s, TRIAL_ROUNDS * best_s)
 
 
-def _first_of(candidates: list[Candidate]) -> list[Candidate]:
-    """Let only the first ask that may: it shows what reading takes before all texts are read."""
-    first = next((i for i, candidate in enumerate(candidates) if candidate.limit), 0)
-    return [c if i == first else replace(c, limit=0) for i, c in enumerate(candidates)]
+def _first_of(depths: list[int]) -> list[int]:
+    """Let only the first sequence ask: it shows what reading takes before all texts are read."""
+    first = next((i for i, depth in enumerate(depths) if depth), 0)
+    return [depth if i == first else 0 for i, depth in enumerate(depths)]
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:

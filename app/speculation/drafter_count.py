@@ -10,8 +10,8 @@ from app.speculation.guard import SHARE, TRIAL_ROUNDS
 from app.speculation.marginal import MIN_GAIN
 from app.state import Tree
 
-FIRST_GAIN = 1.15  # tokens of rounds with one more drafter over those without, before any were seen,
-FIRST_TOKENS = 32.0  # as if of rounds of so many: one request says little of the next
+FIRST_EXPONENT = 0.2  # n drafters bring n ** 0.2 times the tokens of one, before any were seen,
+FIRST_TOKENS = 16.0  # as if of rounds of so many: one request says little of the next
 
 
 class DrafterCount:
@@ -30,8 +30,8 @@ class DrafterCount:
 
     def asked(self, most: int) -> int:
         """Return how many to ask of `most` that there are."""
-        while len(self._tokens) < most - 1:
-            self._tokens.append((FIRST_GAIN * FIRST_TOKENS, FIRST_TOKENS))
+        for n in range(len(self._tokens) + 2, most + 1):
+            self._tokens.append((FIRST_TOKENS * (n / (n - 1)) ** FIRST_EXPONENT, FIRST_TOKENS))
         return most if self._trial_rounds else self.usual(most)
 
     def usual(self, most: int) -> int:

@@ -241,13 +241,18 @@ class PendingDrafts:
             if not batch.is_judged and came_s <= batch.launched_s and came_s > 0.0 and self.models.is_known:
                 batch.is_judged = True
                 self._errors.append(abs(came_s - batch.expected_s) / came_s)
-            # Without a report the time may be that of reading.
-            if sound or not batch.has_unread or not self.models.is_known:
+            # Nodes that read first take longer for all else, too.
+            if not batch.has_unread or not self.models.is_known:
                 self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s, batch.drafters)
+            else:
+                self._learn_reading(sound)
         else:
-            for report in sound[:1]:
-                self.models.update_reading(report)
+            self._learn_reading(sound)
         return ReceivedBatch(drafts, came_s, min(came_s, batch.wait_s))
+
+    def _learn_reading(self, reports: Listed[DraftReport]) -> None:
+        if reports:
+            self.models.update_reading(max(reports, key=lambda report: report.read_s))
 
 
 def _drafters(asked: Listed[Asked]) -> int:

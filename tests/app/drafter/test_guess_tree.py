@@ -5,7 +5,9 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
@@ -39,9 +41,12 @@ class Timed(ScriptedGuesser):
         super().__init__(lambda read: Guess((read[-1] + 1) % VOCAB, 0.6, (read[-1] + 9) % VOCAB, 0.3))
         self._clock, self._row_s = clock, row_s
         self.batches: list[int] = []
+        self.first_s = 0.0  # more, that the next call takes
 
     def guess(self, works, depth, floor):
         self.batches.append(len(works))
+        self._clock.now_s += self.first_s
+        self.first_s = 0.0
         self._clock.now_s += depth * (1.0 + self._row_s * (len(works) - 1))
         return super().guess(works, depth, floor)
 
@@ -220,3 +225,16 @@ def test_sequences_that_want_for_memory_lose_no_page_and_draft_the_same(pages: i
     for name in texts:
         one.remove(name)
     assert guesser.pool.num_free == pages
+
+
+def test_a_report_counts_what_one_more_guess_takes() -> None:
+    """The first call of a round reads the last verdict, too."""
+    clock = Clock()
+    model = Timed(clock)
+    node = DrafterNode([drafter_of(model, clock)], lambda job: None, "n", clock=clock)
+    for length in (1, 4):
+        model.first_s = 9.0
+        job = replace(fakes.draft_job("r", [*range(1, 1 + length)], ("a",)), max_draft_tokens=3, max_nodes=3)
+        (draft,) = node.draft([job])
+        assert draft.report is not None
+        assert draft.report.guess_s == draft.report.guessed > 1

@@ -93,6 +93,18 @@ def test_a_report_teaches_hop_guess_and_reading_apart() -> None:
     assert (costs.hop_s, costs.guess_s(1, 4), costs.read_s(200)) == pytest.approx((0.004, 0.016, 0.1))
 
 
+def test_drafts_before_which_nodes_read_show_what_reading_takes_alone() -> None:
+    """Other nodes may read for longer, and all take longer meanwhile."""
+    one = known(clock := HandClock())
+    before_s = one.draft_costs.hop_s, one.draft_costs.guess_s(1, 4)
+    for name in "abcdefghi":
+        ask(one, sequence := start(one, name, length=200))
+        clock.now_s += 2.0
+        one.speculation.receive(answer(sequence, guess_s=0.9, guessed=4, read_s=0.4, read_tokens=200))
+    assert (one.draft_costs.hop_s, one.draft_costs.guess_s(1, 4)) == before_s
+    assert one.draft_costs.read_s(100) == pytest.approx(0.2)
+
+
 LIES = [
     {"guess_s": -1.0},
     {"guess_s": nan},
