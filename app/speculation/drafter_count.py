@@ -6,8 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 from app.speculation.acceptance import TENANT_DECAY
-from app.speculation.guard import SHARE, TRIAL_ROUNDS
-from app.speculation.marginal import MIN_GAIN
+from app.speculation.guard import MIN_GAIN, SHARE, TRIAL_ROUNDS
 from app.state import Tree
 
 FIRST_EXPONENT = 0.2  # n drafters bring n ** 0.2 times the tokens of one, before any were seen,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+MIN_GAIN = 1.02  # least expected pace over that of a simpler way: costs and chances are estimates
 FIRST_SHARE = 0.1  # of the time since a way was taken, that its first trial under a load may lose;
 SHARE = 0.01  # each further one a fourth of that, down to this
 TRIAL_ROUNDS = 2  # in the first drafters catch up, the second shows what drafts take

@@ -10,10 +10,10 @@ import numpy as np
 from app.engine.step_costs import StepCosts
 from app.speculation.acceptance import AcceptanceEstimate
 from app.speculation.draft_costs import DraftCosts, TableCosts
+from app.speculation.guard import MIN_GAIN
 from kernels.host.best_lengths import Search, best_lengths
 
 DEPTH_CAPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # draft lengths tried
-MIN_GAIN = 1.02  # least expected pace over plain decoding: costs and chances are estimates
 MIN_SURVIVAL = 0.02  # less likely tokens never pay; bounds the search
 HORIZON_TOKENS = 64  # that a sequence is expected to go on: its costs must pay off within them
 
