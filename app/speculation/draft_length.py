@@ -3,6 +3,8 @@
 import logging
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import TableCosts
 from app.speculation.draft_modes import DraftModes
@@ -108,9 +110,10 @@ def _first_of(depths: list[int]) -> list[int]:
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
-    """Return the lengths of a trial: those that pay if drafting costs nothing, TRIAL_TOKENS at most.
+    """Return the lengths of a trial: those that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
     All sequences take part, since the cost depends on their number.
     """
-    depths, _ = draft_lengths(candidates, costs, DraftPrice(TableCosts()))
+    read = [replace(candidate, read_s=0.0) for candidate in candidates]
+    depths, _ = draft_lengths(read, costs, DraftPrice(TableCosts()))
     return [min(TRIAL_TOKENS, depth) for depth in depths]

@@ -7,7 +7,7 @@ import pytest
 
 from app.engine.step_costs import StepCosts
 from app.messages import DraftReport
-from app.speculation.draft_length import TRIAL_TOKENS, LengthController
+from app.speculation.draft_length import TRIAL_TOKENS, LengthController, trial_lengths
 from app.speculation.guard import TRIAL_ROUNDS, Way
 from app.speculation.length_protocol import DraftBatch
 from app.speculation.marginal import Candidate
@@ -148,6 +148,12 @@ def test_a_trial_asks_for_what_pays_at_no_price_and_waits_for_it():
     found = lengths.plan(batch_of(full, costs=dear))
     assert found.depths == [TRIAL_TOKENS]
     assert found.worth_s == pytest.approx(2.0 * lengths.modes.with_models.costs.seconds(1, TRIAL_TOKENS))
+
+
+def test_a_trial_asks_all_sequences_though_drafters_have_not_read_them():
+    own = LengthController().modes.with_models.of(RECORD)
+    unread = [Candidate(own, 4, read_s=read_s) for read_s in (0.0, 0.5, 0.5)]
+    assert trial_lengths(unread, COSTS) == [TRIAL_TOKENS] * 3
 
 
 def test_a_wrong_draft_cost_of_models_is_corrected(lengths):
