@@ -36,8 +36,9 @@ class DrafterNode:
     def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
         """Draft for jobs, one a sequence at most.
 
-        Each model's draft carries a report, whose guesses take what one more takes where that is known: the first
-        one, which reads the last verdict, too, takes longer. A job that several nodes share begins a path, for `guess`.
+        Each model's draft carries a report. Each guess counts as one more guess takes, where that is known of all
+        models: a round's first one also reads the last verdict. A job that several nodes share begins a path, for
+        `guess`.
         """
         began_s, read, read_s = self._clock.perf_counter(), *self._reading()
         contexts = []
@@ -53,18 +54,18 @@ class DrafterNode:
                 contexts.append((context, job.drafters))
         drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
         guessed = [self._token_fusion.guessed] if self._token_fusion is not None and contexts else []
-        more_s = 0.0
+        levels_s = [0.0] * len(guessed)  # a model's guesses, as one more takes; 0: not known
         for drafter in self._replicas.drafters:
             wanted = [context for context, names in contexts if drafter.name in names]
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
                 if isinstance(drafter, ModelDrafter):
                     guessed.append(drafter.chain.guessed)
-                    more_s += drafter.chain.guessed * drafter.draft_kv.usual_level_s
+                    levels_s.append(drafter.chain.guessed * drafter.draft_kv.usual_level_s)
         now_read, now_read_s = self._reading()
         took_s = max(0.0, self._clock.perf_counter() - began_s - (now_read_s - read_s))
         report = DraftReport(
-            guess_s=min(took_s, more_s) if more_s else took_s,
+            guess_s=min(took_s, sum(levels_s)) if all(levels_s) else took_s,
             guessed=max(guessed, default=0),
             batch=len(contexts),
             read_s=now_read_s - read_s,

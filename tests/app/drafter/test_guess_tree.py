@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from app.drafter.drafter import DrafterNode
 from app.drafter.model import ModelDrafter
+from app.drafter.token_fusion import TokenFusion
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.kv.pages import bytes_per_page
@@ -225,6 +226,18 @@ def test_sequences_that_want_for_memory_lose_no_page_and_draft_the_same(pages: i
     for name in texts:
         one.remove(name)
     assert guesser.pool.num_free == pages
+
+
+def test_a_report_counts_all_seconds_where_one_more_guess_is_not_known_of_all_models() -> None:
+    clock = Clock()
+    models = [ModelDrafter(name, Timed(clock), 256, clock=clock) for name in "ab"]
+    fusion = TokenFusion([models[1].draft_kv])
+    node = DrafterNode(models, lambda job: None, "n", token_fusion=fusion, clock=clock)
+    for length in (1, 4):
+        began_s = clock.now_s
+        job = replace(fakes.draft_job("r", [*range(1, 1 + length)], ("a", "b")), max_draft_tokens=3, max_nodes=3)
+        draft, _ = node.draft([job])
+        assert draft.report is not None and draft.report.guess_s == clock.now_s - began_s > 0.0
 
 
 def test_a_report_counts_what_one_more_guess_takes() -> None:
