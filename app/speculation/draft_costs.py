@@ -34,10 +34,10 @@ class _ByDrafters:
         self._seen.setdefault(drafters, RecentMedian()).add(seconds)
         self._known.clear()
 
-    def of(self, drafters: int) -> float | None:
-        """Return the seconds, None before any were seen."""
+    def of(self, drafters: int, default_s: float = 0.0) -> float:
+        """Return the seconds, the default before any were seen."""
         if not self._seen:
-            return None
+            return default_s
         if drafters not in self._known:
             numbers = sorted(self._seen)
             least = np.minimum.accumulate([self._seen[n].value for n in reversed(numbers)])
@@ -78,8 +78,7 @@ class DraftCosts:
 
     @property
     def hop_s(self) -> float:
-        found = self._hop.of(self._drafters)
-        return DEFAULT_HOP_S if found is None else found
+        return self._hop.of(self._drafters, DEFAULT_HOP_S)
 
     def expect(self, split: int, slowdown: float) -> None:
         """Expect drafting under a split to take `slowdown` times that under split 0 until some is seen."""
@@ -147,7 +146,7 @@ class DraftCosts:
             return 0.0
         size = size_class(batch)
         known = min(near.token_s, key=lambda one: (abs(one - size), one))
-        return depth * self._guesses.slowdown / near.slowdown * (near.token_s[known].of(self._drafters) or 0.0)
+        return depth * self._guesses.slowdown / near.slowdown * near.token_s[known].of(self._drafters)
 
     def seconds(self, batch: int, depth: int) -> float:
         """Return the mean seconds of asking for drafts; 0 without draft tokens."""

@@ -1,4 +1,4 @@
-"""Decide how many model drafters a round asks: as many as bring most tokens a second."""
+"""Decide how many model drafters a round asks: as many as bring most tokens a second (decision 33)."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
@@ -14,9 +14,9 @@ FIRST_TOKENS = 16.0  # as if of rounds of so many: one request says little of th
 
 
 class DrafterCount:
-    """How many drafters a round asks: the n of most tokens of n a second of rounds of n, those of most tokens first.
+    """Choose the number of drafters whose rounds bring most tokens a second, and put the best drafters first.
 
-    A tree of n drafters shows what each fewer would have had. What more bring only trials show, which ask all.
+    A tree of n drafters shows the tokens of fewer. Trials, which ask all, show those of more.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class DrafterCount:
         return most if self._trial_rounds else self.usual(most)
 
     def usual(self, most: int) -> int:
-        """Return how many are asked but in trials, which are priced as other rounds are."""
+        """Return how many a round asks that is no trial; a trial is priced like it."""
         return min(most, self._best or most)
 
     def in_order(self, drafters: Iterable[str]) -> list[str]:

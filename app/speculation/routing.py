@@ -94,7 +94,7 @@ class Route:
 class RoutingStrategy(Protocol):
     @property
     def count(self) -> DrafterCount | None:
-        """Return what decides how many drafters are asked, where that is learnt."""
+        """Return the rule for the number of drafters; None where no rule learns it."""
         ...
 
     @property

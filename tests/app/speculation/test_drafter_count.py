@@ -1,4 +1,4 @@
-"""Test how many drafters are asked: what a tree shows of fewer, costs by number, and trials."""
+"""Test the number of drafters that a round asks."""
 
 import random
 from collections import Counter
