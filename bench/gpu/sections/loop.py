@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from statistics import mean
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 
@@ -77,12 +77,18 @@ def measure(setting: Setting, found: Figures) -> None:
     found[shape.name] = [*({"requests": count, "too_large": True} for count in held if count not in fitting), *lines]
 
 
+class StepTimes(NamedTuple):
+    """What a step took, kept without its logits."""
+
+    gpu_s: float
+    waited_s: float  # by the host
+
+
 class TimedStep:
     """A step that runs on the device, and whose tokens are those of the known texts. Implements `LaunchedStep`."""
 
-    def __init__(self, works: list[BatchEntry], step: DeviceStep, collected: "list[TimedStep]") -> None:
+    def __init__(self, works: list[BatchEntry], step: DeviceStep, collected: list[StepTimes]) -> None:
         self._works, self._step, self._collected = works, step, collected
-        self.waited_s = 0.0
         self.runs_beside: Final = step.runs_beside
 
     @property
@@ -94,18 +100,17 @@ class TimedStep:
         """Wait for the device, and read its tokens; return rows that know the texts."""
         began_s = time.perf_counter()
         rows = self._step.collect()
-        self.waited_s = time.perf_counter() - began_s
-        self._collected.append(self)
+        self._collected.append(StepTimes(self._step.took_s, time.perf_counter() - began_s))
         pairs = zip(self._works, rows, strict=True)
         return [None if row is None else StandInRows(work.sequence.id) for work, row in pairs]
 
 
 class ScriptedTarget:
-    """A runner as a verifier's target that says known texts, and keeps its steps. Implements `Target`."""
+    """A runner as a verifier's target that says known texts, and keeps its steps' times. Implements `Target`."""
 
     def __init__(self, runner: DeviceRunner) -> None:
         self._runner = runner
-        self.collected: Final[list[TimedStep]] = []
+        self.collected: Final[list[StepTimes]] = []
         self.capacity_tokens: Final = runner.capacity_tokens
         self.try_reserve: Final = runner.try_reserve
         self.release: Final = runner.release
@@ -183,7 +188,7 @@ def _rounds(pipeline: LocalPipeline, target: ScriptedTarget, run: Callable[[], N
     waited_s = sum(step.waited_s for step in steps)
     count = len(pipeline.verifier.sequences.all())
     return {
-        "gpu_ms": round(mean(step.took_s for step in steps) * 1e3, 4),
+        "gpu_ms": round(mean(step.gpu_s for step in steps) * 1e3, 4),
         "host_ms": round((whole_s - waited_s) / rounds * 1e3, 4),
         "round_ms": round(whole_s / rounds * 1e3, 4),
         "tokens_a_round": round(made / rounds / count, 3),

@@ -131,7 +131,11 @@ def works_of(runner: DeviceRunner, point: Point, vocab_size: int) -> list[BatchE
 
 
 def replay_of(runner: DeviceRunner, works: list[BatchEntry]) -> Callable[[], None] | None:
-    """Return the captured step that the runner takes for these batch entries, filled and sent; None without graphs."""
+    """Return the captured step that the runner takes for these batch entries, filled and sent; None without graphs.
+
+    They are run once before: a step that enters all their pages into the page table takes a larger tier.
+    """
+    runner.forward(works)
     table = runner.page_table
     layout = layout_of(works, runner._method.cut, table.update(works))  # what `forward` hides from its callers
     tier = runner._graphs.tier(layout.size(changes=len(table.changes))) if runner._graphs else None
