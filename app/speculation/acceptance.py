@@ -14,9 +14,8 @@ from app.state import Tree
 MAX_DEPTH = 16  # deeper tokens are expected to fare as those at this depth
 START = 0.6  # conditional acceptance before anything is known: high enough to try
 PRIOR_WEIGHT = 4.0  # observations the tenant's mean counts for in a sequence
-SEQUENCE_DECAY = 0.9  # of a depth's past at a new observation: a sequence remembers about 10 rounds,
+SEQUENCE_DECAY = 0.9  # of the past at a new draft, at all depths: a sequence remembers about 10 rounds,
 TENANT_DECAY = 0.99  # a tenant 100
-SILENT_DECAY = 0.98  # of a sequence's own past with each round without drafts: it drifts to its tenant's mean
 
 _STARTS = [START] * MAX_DEPTH
 
@@ -51,27 +50,23 @@ class AcceptanceEstimate:
         return self._survival[:depth]
 
     def update(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft of `drafted` levels, the first `accepted` of which were right; the prior learns the
-        same.
+        """Learn from a draft of `drafted` levels, the first `accepted` of which were right; the prior learns the same.
+
+        Depths that are no longer asked for are forgotten with the rest: an unlucky first draft is no reason to ask for
+        short ones for ever.
         """
-        right, seen, decay = self._accepted, self._seen, self._decay
-        known = min(drafted, MAX_DEPTH)
+        decay, known = self._decay, min(drafted, MAX_DEPTH)
+        right = self._accepted = [value * decay for value in self._accepted]
+        seen = self._seen = [value * decay for value in self._seen]
         first_wrong = min(accepted, known)
         for i in range(first_wrong):
-            right[i] = right[i] * decay + 1.0
-            seen[i] = seen[i] * decay + 1.0
+            right[i] += 1.0
+            seen[i] += 1.0
         if first_wrong < known:
-            right[first_wrong] *= decay
-            seen[first_wrong] = seen[first_wrong] * decay + 1.0
+            seen[first_wrong] += 1.0
         self._known = []
         if self._prior:
             self._prior.update(drafted, accepted)
-
-    def record_asked(self, draft_tokens: int) -> None:
-        if not draft_tokens:
-            self._accepted = [value * SILENT_DECAY for value in self._accepted]
-            self._seen = [value * SILENT_DECAY for value in self._seen]
-            self._known = []
 
     def _conditionals(self, depth: int) -> list[float]:
         priors = self._prior._conditionals(depth) if self._prior else _STARTS

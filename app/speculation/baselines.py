@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.engine.step_costs import StepCosts
@@ -70,16 +69,10 @@ class BaselineController:
         depths = self._policy.depths(
             candidates, batch.costs, self.modes.with_models.costs, batch.now_s, self._committed.since(batch.lengths)
         )
-        record_asked(batch.candidates, depths)
         return LengthDecision(depths)
 
     def trim(self, tree: Tree) -> Tree:
         return tree if self._is_tree else tree.chain()
-
-
-def record_asked(candidates: Listed[Candidate], depths: Listed[int]) -> None:
-    for candidate, depth in zip(candidates, depths, strict=True):
-        candidate.expectation.record_asked(depth)
 
 
 class FixedLength:

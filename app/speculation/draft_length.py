@@ -3,12 +3,10 @@
 import logging
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from app.engine.step_costs import StepCosts
-from app.speculation.draft_costs import TableCosts
+from app.speculation.acceptance import AcceptanceEstimate
 from app.speculation.draft_modes import DraftModes
-from app.speculation.guard import TRIAL_ROUNDS, Way
+from app.speculation.guard import MIN_GAIN, TRIAL_ROUNDS, Way
 from app.speculation.length_protocol import DraftBatch, LengthDecision
 from app.speculation.marginal import Candidate, DraftPrice, draft_lengths, tokens_of, warm_up, worth_s
 from app.state import Tree
@@ -49,9 +47,6 @@ class LengthController:
         if way is Way.MODEL_FREE and len(candidates) == 1 and any(depths):
             depths = [candidates[0].limit]  # costs next to nothing, and the tree is cut by survival
         log.debug("draft tokens %s, %s", depths, way.value)
-        for own in (batch.candidates, batch.model_free or []):
-            for candidate, depth in zip(own, depths, strict=bool(own)):
-                candidate.expectation.record_asked(depth)
         worth = max(0.0, worth_s(candidates, depths, batch.costs))
         if is_trial and way is Way.MODELS:  # it shows what drafts take, unless drafters must read for longer than that
             worth = max(worth, 2.0 * self.modes.with_models.costs.seconds(len(candidates), max(depths)))
@@ -93,7 +88,8 @@ class LengthController:
                 return False
         else:
             if not any(choice.depths):
-                choice = choices[way] = choice._replace(depths=trial_lengths(candidates, costs))
+                depths = trial_lengths(candidates, costs, unseen=best is Way.PLAIN)
+                choice = choices[way] = choice._replace(depths=depths)
             if not any(choice.depths):
                 return False
         reads_s = sum(c.read_s for c, depth in zip(candidates, choice.depths, strict=True) if depth)
@@ -109,11 +105,16 @@ def _first_of(depths: list[int]) -> list[int]:
     return [depth if i == first else 0 for i, depth in enumerate(depths)]
 
 
-def trial_lengths(candidates: list[Candidate], costs: StepCosts) -> list[int]:
-    """Return the lengths of a trial: those that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
+def trial_lengths(candidates: list[Candidate], costs: StepCosts, *, unseen: bool = False) -> list[int]:
+    """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
-    All sequences take part, since the cost depends on their number.
+    A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. Where
+    drafts are `unseen`, since none are asked for, the chance is at least what it was before anything was known: texts
+    may have come that the drafters know. All sequences take part, since the cost depends on their number.
     """
-    read = [replace(candidate, read_s=0.0) for candidate in candidates]
-    depths, _ = draft_lengths(read, costs, DraftPrice(TableCosts()))
-    return [min(TRIAL_TOKENS, depth) for depth in depths]
+    size = len(candidates)
+    row = (costs.seconds((1 + TRIAL_TOKENS) * size) / costs.seconds(size) - 1.0) / TRIAL_TOKENS
+    least = MIN_GAIN * (1.0 + row) - 1.0
+    known = [c.expectation.survival(min(TRIAL_TOKENS, c.limit)) for c in candidates]
+    hoped = AcceptanceEstimate().survival(TRIAL_TOKENS) if unseen else [0.0] * TRIAL_TOKENS
+    return [sum([max(chances) > least for chances in zip(own, hoped, strict=False)]) for own in known]

@@ -20,7 +20,7 @@ from typing import Final
 
 from app.engine.step_costs import StepCosts
 from app.placement.splits import Split
-from app.speculation.baselines import CommittedCounts, record_asked
+from app.speculation.baselines import CommittedCounts
 from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthSearch
@@ -96,7 +96,6 @@ class JointController:
             log.debug("split %d, in halves: %s, chunk %s", chosen.split, chosen.in_halves, chosen.chunk)
         self._plan = chosen
         self._search.record(dict(zip(batch.lengths, chosen.lengths, strict=True)))
-        record_asked(batch.candidates, chosen.lengths)
         return LengthDecision(chosen.lengths, split=chosen.split)
 
     def trim(self, tree: Tree) -> Tree:

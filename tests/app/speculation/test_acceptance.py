@@ -1,11 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.speculation.acceptance import (
-    AcceptanceEstimate,
-    AcceptanceEstimates,
-    levels,
-)
+from app.speculation.acceptance import START, AcceptanceEstimate, AcceptanceEstimates, levels
 from app.state import Tree
 
 
@@ -52,17 +49,15 @@ def test_an_ended_request_teaches_its_tenant_in_bounded_memory() -> None:
     assert len(expectations._requests) == 2
 
 
-def test_silence_drifts_to_the_tenants_mean() -> None:
-    tenant = AcceptanceEstimate()
-    expectation = AcceptanceEstimate(tenant)
-    for _ in range(30):
-        expectation.update(1, 0)
-    for _ in range(400):
-        tenant.update(1, 1)
-    before = expectation.survival(1)[0]
-    for _ in range(200):
-        expectation.record_asked(0)
-    assert before < 0.4 < 0.8 < expectation.survival(1)[0]
+def test_a_depth_that_is_not_asked_for_is_forgotten() -> None:
+    expectation = AcceptanceEstimate()
+    expectation.update(2, 1)
+    unlucky = expectation.survival(2)
+    for _ in range(300):
+        expectation.update(1, 1)
+    first, second = expectation.survival(2)
+    assert unlucky[1] / unlucky[0] < START - 0.1
+    assert second / first == pytest.approx(START, abs=0.01)
 
 
 def test_levels_follow_the_main_branch_of_a_tree() -> None:

@@ -98,7 +98,7 @@ def test_model_free_drafters_are_tried_again_though_they_were_wrong(lengths):
         found.append(plan(lengths))
         if found[-1] is not Way.PLAIN:
             lengths.modes.update([(RECORD, tree("small", "lookup"), WRONG, found[-1] is Way.MODEL_FREE)], ("lookup",))
-    assert 0 < found.count(Way.MODEL_FREE) < 60
+    assert 0 < found.count(Way.MODEL_FREE) < 450, "each adds a twentieth to its round"
 
 
 def test_the_first_drafts_are_those_of_one_sequence():

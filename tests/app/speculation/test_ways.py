@@ -98,4 +98,4 @@ def test_pace_is_nearly_as_fast_as_the_better_of_plain_decoding_and_always_draft
     assert first >= 0.88 * plain, "trials take a tenth of the first minute, and some rounds show that drafts do not pay"
     assert rest >= 0.95 * plain
     assert first >= 0.8 * always_first
-    assert rest >= 0.75 * always or world.later != world.costs, "what has become faster is seen in trials alone"
+    assert rest >= 0.8 * always or world.later != world.costs, "what has become faster is seen in trials alone"
