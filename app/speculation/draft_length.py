@@ -1,6 +1,7 @@
 """Decide the next drafts of a batch: with models, of model-free drafters alone, or none."""
 
 import logging
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from app.engine.step_costs import StepCosts
@@ -47,7 +48,7 @@ class LengthController:
         if way is Way.MODEL_FREE and len(candidates) == 1 and any(depths):
             depths = [candidates[0].limit]  # costs next to nothing, and the tree is cut by survival
         log.debug("draft tokens %s, %s", depths, way.value)
-        worth = max(0.0, worth_s(candidates, depths, batch.costs))
+        worth = max(0.0, worth_s(candidates, depths, batch.costs, host_s=batch.host_s))
         if is_trial and way is Way.MODELS:  # it shows what drafts take, unless drafters must read for longer than that
             worth = max(worth, 2.0 * self.modes.with_models.costs.seconds(len(candidates), max(depths)))
         return LengthDecision(depths, way is Way.MODEL_FREE, worth, price=price, is_trial=is_trial)
@@ -61,7 +62,10 @@ class LengthController:
         size, slowdown = len(batch.candidates), self.modes.guard.slowdown
         free = batch.model_free if batch.has_models else batch.candidates
         # The verifier drafts without models in its own process: nothing hides that, and it waits for nothing.
-        own = DraftPrice(self.modes.model_free.costs, batch.busy_s, batch.prompt_rows, share=1.0, tree_s=batch.tree_s)
+        work = DraftPrice(
+            self.modes.model_free.costs, batch.busy_s, batch.prompt_rows, tree_s=batch.tree_s, host_s=batch.host_s
+        )
+        own = replace(work, share=1.0)
         found = {}
         if free is not None:
             depths, gain = draft_lengths(free, batch.costs, own)
@@ -69,7 +73,7 @@ class LengthController:
         found[Way.PLAIN] = _Choice(batch.candidates, [0] * size, own, 1.0 / slowdown(Way.PLAIN))
         if batch.has_models:
             costs = self.modes.with_models.costs
-            price = DraftPrice(costs, batch.busy_s, batch.prompt_rows, batch.prompts_s, batch.core_share, batch.tree_s)
+            price = replace(work, draft_costs=costs, prompts_s=batch.prompts_s, share=batch.core_share)
             depths, gain = draft_lengths(batch.candidates, batch.costs, price)
             if not costs.is_known:
                 depths = _first_of(depths)

@@ -19,6 +19,10 @@ class HostCosts:
         """Return the seconds that a tree adds; 0 before a few steps of both kinds."""
         return self._tree.value if self._tree.count >= FEWEST else 0.0
 
+    def plain_s(self, sequences: int) -> float:
+        """Return the seconds of a step without trees; 0 before there was one."""
+        return sequences * self._each_s(sequences.bit_length()) if self._plain else 0.0
+
     def update(self, sequences: int, trees: int, seconds: float) -> None:
         if sequences < 1 or not 0.0 <= seconds < float("inf"):
             return
@@ -26,5 +30,7 @@ class HostCosts:
         if not trees:
             self._plain.setdefault(size, RecentMedian()).add(seconds / sequences)
         elif self._plain:
-            nearest = min(self._plain, key=lambda known: (abs(known - size), known))
-            self._tree.add(max(0.0, seconds - sequences * self._plain[nearest].value) / trees)
+            self._tree.add(max(0.0, seconds - sequences * self._each_s(size)) / trees)
+
+    def _each_s(self, size: int) -> float:
+        return self._plain[min(self._plain, key=lambda known: (abs(known - size), known))].value

@@ -22,11 +22,12 @@ class DraftBatch:
     lengths: Mapping[str, int]  # tokens of each sequence, by request
     costs: StepCosts
     now_s: float  # monotonic
-    busy_s: float = 0.0  # this, prompts, `core_share` and `tree_s`: see `app.speculation.marginal.DraftPrice`
+    busy_s: float = 0.0  # this, prompts, `core_share` and the host's: see `app.speculation.marginal.DraftPrice`
     prompt_rows: int = 0
     prompts_s: float = 0.0
     core_share: float = 0.0
     tree_s: float = 0.0
+    host_s: float = 0.0
     least: int = 0  # draft tokens that each sequence asks for, whatever their expected gain
     load: int = 0  # sequences of the verifier, those not in this batch included
 

@@ -42,7 +42,8 @@ class DraftPrice:
     Asking b sequences for at most d tokens takes D = draft_costs.seconds(b, d). For `busy_s` of other work D is
     hidden, but for the `share` of the verifier's pace that drafters on the same cores take (0: other machines, 1: the
     same cores); the rest is waited for. Waiting prompts add `prompt_rows` to the step, or are read alone in
-    `prompts_s` while drafts are waited for, whichever is sooner (`app.scheduler.compose`). Each tree adds `tree_s`.
+    `prompts_s` while drafts are waited for, whichever is sooner (`app.scheduler.compose`). The host adds `host_s` to a
+    round, and `tree_s` for each tree.
 
     Each token brings the same part of prompts with it, so that what a row of these adds to a step is no part of a
     round's seconds.
@@ -54,11 +55,12 @@ class DraftPrice:
     prompts_s: float = 0.0
     share: float = 0.0
     tree_s: float = 0.0
+    host_s: float = 0.0
 
     def steps_s(self, batch: int, count: int, costs: StepCosts) -> np.ndarray:
-        """Return the seconds of a step of `batch` rows and of up to `count` more, (count + 1,) float64."""
+        """Return the seconds of a round with a step of `batch` rows and of up to `count` more, (count + 1,) float64."""
         rows = batch + self.prompt_rows
-        return np.array(costs.span(rows, count + 1)) - paid_s(batch, self.prompt_rows, costs)
+        return np.array(costs.span(rows, count + 1)) + self.host_s - paid_s(batch, self.prompt_rows, costs)
 
     def table(self, batch: int, depth: int, costs: StepCosts) -> np.ndarray:
         """Return the exposed seconds of drafting, (bit length of `batch` + 1, depth + 1) float64.
@@ -79,7 +81,7 @@ class DraftPrice:
         """Return the seconds of a round in which each of B candidates asks for so many tokens."""
         size, asked, deepest = len(candidates), sum(map(bool, depths)), max(depths)
         paid = paid_s(size, self.prompt_rows, costs)
-        step_s = costs.seconds(size + self.prompt_rows + sum(depths)) - paid
+        step_s = costs.seconds(size + self.prompt_rows + sum(depths)) + self.host_s - paid
         step_s += costs.reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
         if not asked:
             return step_s
@@ -150,7 +152,9 @@ def tokens_of(candidates: Listed[Candidate], depths: Listed[int]) -> float:
     return len(candidates) + sum(expected)
 
 
-def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, gain: float = 1.0) -> float:
+def worth_s(
+    candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts, gain: float = 1.0, host_s: float = 0.0
+) -> float:
     """Return the seconds after which another way is faster; below 0 if it is anyway.
 
     With that time w both commit at the same pace: (B + S) / (T(B + n) + w) = gain x B / T(B), S being the expected
@@ -159,8 +163,8 @@ def worth_s(candidates: Listed[Candidate], depths: Listed[int], costs: StepCosts
     if not candidates:
         return 0.0
     reading = costs.reading
-    plain_s = costs.seconds(len(candidates)) + reading.step_s((c.context, 1) for c in candidates)
-    with_s = costs.seconds(len(candidates) + sum(depths))
+    plain_s = host_s + costs.seconds(len(candidates)) + reading.step_s((c.context, 1) for c in candidates)
+    with_s = host_s + costs.seconds(len(candidates) + sum(depths))
     with_s += reading.step_s((c.context, 1 + depth) for c, depth in zip(candidates, depths, strict=True))
     return plain_s * tokens_of(candidates, depths) / len(candidates) / gain - with_s
 

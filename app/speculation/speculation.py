@@ -24,6 +24,7 @@ from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthPl
 from app.speculation.marginal import Candidate, paid_s, tokens_of
 from app.speculation.overlap import Overlap, Round
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
+from app.speculation.plain_spell import PlainSpell
 from app.speculation.routing import Route, Router
 from app.speculation.row_price import Price, RowPrice
 from app.state import NO_PROMPTS, Prompts, Sequence, Tree
@@ -79,6 +80,7 @@ class Speculation(RoundObserver):
         self._clock = clock
         self._pool = DrafterPool()
         self._is_together = True
+        self._plain_spell = PlainSpell()
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
 
     @property
@@ -165,8 +167,14 @@ class Speculation(RoundObserver):
     ) -> list[DraftJob]:
         """Ask for as many draft tokens as pay (design D5); sequences that get none go on at once.
 
-        `prompts`: what waits to be read.
+        `prompts`: what waits to be read. A plan that asks for none stands for a spell.
         """
+        began_s = self._clock.monotonic()
+        self._is_together = self._overlap.goes_together(self._costs, len(self._sequences), self.pending.usual_s)
+        if self._plain_spell.lasts(began_s) and not policy.min_draft_tokens:
+            expected_s = self._plain_spell.round_s(len(sequences))
+            self.lengths.modes.guard.begin(Way.PLAIN, [s.record.id for s in sequences], expected_s, began_s)
+            return []
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
             self.lengths.modes.guard.stop()
@@ -195,6 +203,10 @@ class Speculation(RoundObserver):
                 tokens=tokens_of(asked, depths) / len(depths),
                 is_trial=found.is_trial,
             )
+        if not any(depths):
+            if found.price is not None:
+                self._plain_spell.begin(len(sequences), expected_s, began_s, self._clock.monotonic())
+            return []
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
@@ -334,7 +346,6 @@ class Speculation(RoundObserver):
         model_free = None
         if has_models and pool.model_free:
             model_free = _candidates(modes.model_free, sequences, self._model_free_limits(sequences, policy))
-        self._is_together = self._overlap.goes_together(self._costs, len(self._sequences), self.pending.usual_s)
         others = len(self._sequences) - len(sequences)
         reads_prompts = others > 0 and self._is_together  # while these wait; else the other half is verified
         return DraftBatch(
@@ -349,6 +360,7 @@ class Speculation(RoundObserver):
             prompts_s=prompts.seconds if reads_prompts else 0.0,
             core_share=pool.core_share,
             tree_s=self._host_costs.tree_s,
+            host_s=self._host_costs.plain_s(len(sequences)),
             least=policy.min_draft_tokens,
             load=len(self._sequences),
         )

@@ -50,3 +50,13 @@ def test_a_slow_first_step_is_forgotten_at_the_next(slow_s: float) -> None:
     assert costs.tree_s == 0.0
     costs.update(1, 1, 0.003)
     assert costs.tree_s == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 40])
+def test_the_hosts_seconds_of_a_plain_step_are_those_of_the_nearest_size(sequences):
+    costs = HostCosts()
+    assert costs.plain_s(sequences) == 0.0
+    costs.update(2, 0, 0.004)
+    costs.update(32, 0, 0.032)
+    each_s = 0.001 if sequences == 40 else 0.002
+    assert costs.plain_s(sequences) == pytest.approx(sequences * each_s)
