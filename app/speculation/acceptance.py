@@ -17,6 +17,8 @@ PRIOR_WEIGHT = 4.0  # observations the tenant's mean counts for in a sequence
 SEQUENCE_DECAY = 0.9  # of the past at a new draft, at all depths: a sequence remembers about 10 rounds,
 TENANT_DECAY = 0.99  # a tenant 100
 
+MOST_WEIGHT = 1e100  # sums are made small again beyond it
+
 _STARTS = [START] * MAX_DEPTH
 
 
@@ -31,11 +33,13 @@ class AcceptanceEstimate:
         "_prior",
         "_seen",
         "_survival",
+        "_weight",
     )
 
     def __init__(self, prior: "AcceptanceEstimate | None" = None) -> None:
         self._prior = prior
         self._decay = SEQUENCE_DECAY if prior else TENANT_DECAY
+        self._weight = 1.0  # of the last draft in these sums: it grows, so that the past need not be made smaller
         self._accepted = [0.0] * MAX_DEPTH
         self._seen = [0.0] * MAX_DEPTH
         self._known: list[float] = []  # of `_conditionals`, which is read several times a round; empty: none is valid
@@ -55,15 +59,19 @@ class AcceptanceEstimate:
         Depths that are no longer asked for are forgotten with the rest: an unlucky first draft is no reason to ask for
         short ones for ever.
         """
-        decay, known = self._decay, min(drafted, MAX_DEPTH)
-        right = self._accepted = [value * decay for value in self._accepted]
-        seen = self._seen = [value * decay for value in self._seen]
+        if self._weight > MOST_WEIGHT:
+            self._accepted, self._seen = (
+                [value / self._weight for value in own] for own in (self._accepted, self._seen)
+            )
+            self._weight = 1.0
+        weight = self._weight = self._weight / self._decay
+        known = min(drafted, MAX_DEPTH)
         first_wrong = min(accepted, known)
         for i in range(first_wrong):
-            right[i] += 1.0
-            seen[i] += 1.0
+            self._accepted[i] += weight
+            self._seen[i] += weight
         if first_wrong < known:
-            seen[first_wrong] += 1.0
+            self._seen[first_wrong] += weight
         self._known = []
         if self._prior:
             self._prior.update(drafted, accepted)
@@ -72,8 +80,9 @@ class AcceptanceEstimate:
         priors = self._prior._conditionals(depth) if self._prior else _STARTS
         if len(self._known) < depth or self._known_priors is not priors:
             self._known_priors, self._survival = priors, []
+            believed = PRIOR_WEIGHT * self._weight
             self._known = [
-                (accepted + PRIOR_WEIGHT * prior) / (seen + PRIOR_WEIGHT)
+                (accepted + believed * prior) / (seen + believed)
                 for accepted, seen, prior in zip(self._accepted[:depth], self._seen, priors, strict=False)
             ]
         return self._known
