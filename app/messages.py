@@ -44,12 +44,13 @@ class Record(Message):
     tenant: str = PUBLIC_TENANT
     prompt_ids: tuple[TokenId, ...] = Field(min_length=1)
     max_tokens: int = Field(ge=1)  # already capped by the context
-    eos_ids: tuple[TokenId, ...]
+    eos_ids: tuple[TokenId, ...]  # that end it: the model's, unless it ignores them, and the request's own
     sampling: Sampling
     speculation: SpeculationBounds
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # likeliest tokens wanted beside each token's own log-probability; None: not even that
     json_schema: str | None = None
+    min_tokens: int = 0  # of the answer, before one of `eos_ids`
     created_s: float  # wall clock
     is_task: bool = False  # a Celery task waits for the result
 
@@ -98,6 +99,7 @@ class Stats(HotMessage, frozen=True, omit_defaults=True):
     by_drafter: dict[str, DrafterCounts] = msgspec.field(default_factory=dict)
     first_token_s: float | None = None  # wall clock
     last_token_s: float | None = None
+    reused: int = 0  # prompt tokens read from the prefix cache
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, those of default value too."""

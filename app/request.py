@@ -49,10 +49,13 @@ LogitBias = Annotated[
 ]
 Temperature = Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)]
 TopP = Annotated[float, Field(gt=0.0, le=1.0)]
-TopK = Annotated[int, Field(ge=0)]
+TopK = Annotated[
+    int, Field(ge=0), BeforeValidator(lambda value: 0 if value == -1 else value, json_schema_input_type=int)
+]  # -1 keeps all, as elsewhere
 MinP = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+StopTokenIds = Annotated[tuple[TokenId, ...], Field(max_length=64)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 StopStrings = Annotated[tuple[StopString, ...], Field(max_length=16)]
 Stop = Annotated[StopStrings, BeforeValidator(listed, json_schema_input_type=StopString | StopStrings)]
@@ -176,16 +179,22 @@ class GenerateRequest(Sampling):
     messages: tuple[ChatMessage, ...] | None = Field(
         None, min_length=1, max_length=MAX_MESSAGES, description="a conversation, instead of prompt"
     )
+    prompt_ids: TokenIds | None = Field(None, description="token ids to continue, instead of prompt")
     raw: StrictBool = Field(False, description="continue the prompt as it stands, without the chat template")
     max_tokens: int = Field(256, ge=1, description="most tokens to generate")
     stop: Stop = Field((), description="strings that end the text before them")
+    stop_token_ids: StopTokenIds = Field((), description="tokens that end the text, as an end token does")
+    ignore_eos: StrictBool = Field(False, description="go on behind the model's end token")
+    min_tokens: int = Field(0, ge=0, description="least tokens before one that ends the text")
     logprobs: Logprobs | None = Field(
         None, description="give each token's log-probability, and so many likeliest tokens"
     )
     response_format: ResponseFormat | None = Field(None, description="JSON, or JSON of a schema")
     speculation: Speculation = Field(default_factory=SpeculationBounds, description="bounds, or just true or false")
 
-    _numbers = field_validator("max_tokens", "logprobs", mode="before")(no_booleans)
+    _numbers = field_validator("max_tokens", "logprobs", "min_tokens", "stop_token_ids", "prompt_ids", mode="before")(
+        no_booleans
+    )
 
     @field_validator("messages")
     @classmethod
@@ -196,10 +205,14 @@ class GenerateRequest(Sampling):
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
-        if self.raw and self.messages is not None:
-            raise ValueError("raw applies to prompt, not to messages")
+        if [self.prompt, self.messages, self.prompt_ids].count(None) != 2:
+            raise ValueError("give either prompt, messages or prompt_ids")
+        if self.raw and self.prompt is None:
+            raise ValueError("raw applies to prompt alone")
+        if self.min_tokens > self.max_tokens:
+            raise ValueError("min_tokens must be at most max_tokens")
+        if self.json_schema is not None and self.ignore_eos:
+            raise ValueError("give either response_format or ignore_eos: a form ends with the end token")
         if self.json_schema is not None and self.allowed_token_ids is not None:
             raise ValueError("give either response_format or allowed_token_ids")
         return self

@@ -209,6 +209,10 @@ class Grammar(Protocol):
         """Return the tokens that may follow, (V,) bool; None where `generated` is not allowed."""
         ...
 
+    def is_free(self, generated: int) -> bool:
+        """Tell whether nothing is forbidden behind so many tokens, whatever they are."""
+        ...
+
 
 @dataclass(slots=True)
 class CachedSequence:
@@ -283,7 +287,7 @@ class Sequence:
             NO_TREE if tree is None else tree,
             final=end == len(tokens),
             eos_ids=self.record.eos_ids,
-            mask=None if self.grammar is None else self._mask,
+            mask=None if self.grammar is None or self.grammar.is_free(self.generated) else self._mask,
         )
 
     def _mask(self, history: Listed[int]) -> np.ndarray | None:

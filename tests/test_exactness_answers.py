@@ -194,6 +194,9 @@ def test_a_grammar_that_allows_no_token_ends_its_request_alone(shop: Shop) -> No
     """Its tokens so far are committed, drafted ones among them; others of the batch are not affected."""
 
     class Narrow:
+        def is_free(self, generated):
+            return False
+
         def mask(self, generated):
             if len(generated) == 7:
                 raise GenerationFailed("nothing can follow")
@@ -212,6 +215,31 @@ def test_a_grammar_that_allows_no_token_ends_its_request_alone(shop: Shop) -> No
     assert (failed.tokens, failed.finish_reason, failed.error) == (text[:7], FinishReason.ERROR, "nothing can follow")
     assert whole.tokens == text and failed.stats.accepted
     assert not local.verifier.sequences.suspects and not local.verifier.sequences
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=ids)
+@pytest.mark.parametrize("least", [0, 5, 9])
+def test_an_answer_of_least_length_is_the_same_with_and_without_drafts_and_after_kills(
+    shop: Shop, sampling: Sampling, least: int
+) -> None:
+    """Tokens that would end it are masked before, end the text behind, and are as any other where they are ignored."""
+    text = shop.plainly(shop.record(12, sampling, eos_ids=())).tokens
+    assert len(text) == 12, "nothing ends it"
+    one = shop.record(12, sampling, eos_ids=(text[3], text[7]), min_tokens=least)
+    plain = shop.plainly(one)
+    assert len(plain.tokens) > least and not set(one.eos_ids) & set(plain.tokens[:least])
+    if not least:
+        assert plain.tokens == text[: 1 + min(text.index(end) for end in one.eos_ids)]
+        assert plain.finish_reason is FinishReason.STOP
+    for kill_every in (None, 2):
+        helped = shop.helped(one, text, kill_every)
+        assert (helped.tokens, helped.finish_reason) == (plain.tokens, plain.finish_reason)
+
+
+def test_a_form_that_is_complete_ends_however_long_it_should_be(shop: Shop) -> None:
+    one = shop.record(40, SAMPLINGS[0], json_schema='{"const": 1}', min_tokens=30)
+    plain = shop.plainly(one)
+    assert (shop.tokenizer.decode(plain.tokens).strip(), plain.finish_reason) == ("1", FinishReason.STOP)
 
 
 def test_logprobs_are_kept_only_where_the_request_wants_them(shop: Shop) -> None:

@@ -18,6 +18,7 @@ PUBLIC = frozenset(  # endpoints; the two pages are empty shells with a field fo
         "static",
         "health.healthz",
         "health.readyz",
+        "health.show_version",
         "openapi.show",
     }
 )

@@ -10,6 +10,7 @@ from web.api import routes
 from web.api.disconnects import DisconnectWatcher
 from web.api.stream_limits import StreamLimits
 from web.openai import routes as v1
+from web.openai import tokens
 from web.ops import dashboard, health, metrics
 from workers.deployment import Deployment
 
@@ -46,6 +47,7 @@ def create_app(
     stream_limits = StreamLimits(MAX_READERS, of_tenant)
     app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
     app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
+    app.register_blueprint(tokens.blueprint(deployment))
     app.register_blueprint(openapi.blueprint(app, deployment.settings))  # documents the routes registered above
     errors.install(app)
     host_check.install(app, deployment.settings, names)

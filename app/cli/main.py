@@ -7,7 +7,6 @@ import argparse
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Sequence
 
 from pydantic import ValidationError
@@ -16,9 +15,9 @@ from app.cli.config import add_config
 from app.cli.generate import add_generate
 from app.cli.keys import add_keys
 from app.cli.run import MODULES, add_commands, run_module
-from app.config import IS_CLONE, ROOT, Settings
+from app.config import Settings
 from app.errors import InvalidRequest, InvalidSettings, PacelineError, system_message
-from app.system import installed
+from app.version import version
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="paceline",
         description="Serve a large language model faster without changing what it says.",
     )
-    parser.add_argument("--version", action="version", version=f"paceline {_version()}")
+    parser.add_argument("--version", action="version", version=f"paceline {version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_generate(commands)
     add_commands(commands)
@@ -68,12 +67,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         return settings.changed(plan=plan)
     except ValidationError as error:
         raise InvalidSettings(f"--plan: {error.errors()[0]['msg']}") from error
-
-
-def _version() -> str:
-    if IS_CLONE:
-        return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
-    return installed("paceline") or "of unknown version"
 
 
 def _fail(text: str, code: int) -> int:

@@ -43,12 +43,13 @@ def admit(
         is_task=is_task,
         prompt_ids=tuple(prompt_ids),
         max_tokens=min(request.max_tokens, tokenizer.context_tokens - len(prompt_ids)),
-        eos_ids=tokenizer.eos_ids,
+        eos_ids=(*request.stop_token_ids, *(() if request.ignore_eos else tokenizer.eos_ids)),
         sampling=request.sampling(secrets.randbelow(MAX_SEED + 1) if request.seed is None else request.seed),
         speculation=request.speculation,
         stop=request.stop,
         logprobs=request.logprobs,
         json_schema=request.json_schema,
+        min_tokens=request.min_tokens,
         created_s=now_s,
     )
 
@@ -57,6 +58,7 @@ def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
     for field, ids in (
         ("logit_bias", request.logit_bias),
         ("allowed_token_ids", request.allowed_token_ids or ()),
+        ("stop_token_ids", request.stop_token_ids),
     ):
         unknown = next((id_ for id_ in ids if id_ >= vocab_size), None)
         if unknown is not None:
@@ -82,6 +84,8 @@ def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> 
 
 
 def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer, most: int) -> list[int]:
+    if request.prompt_ids is not None:
+        return list(request.prompt_ids)
     if request.raw:
         return tokenizer.encode(request.prompt or "", most)
     messages = request.messages or [ChatMessage(role="user", content=request.prompt or "")]
@@ -98,4 +102,4 @@ def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, most: int) -
 
 
 def _input_field(request: GenerateRequest) -> str:
-    return "messages" if request.messages is not None else "prompt"
+    return next(name for name in ("messages", "prompt_ids", "prompt") if getattr(request, name) is not None)

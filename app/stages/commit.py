@@ -71,4 +71,5 @@ def _stats(stats: Stats, tree: Tree, accepted: list[int], now_s: float) -> Stats
         by_drafter=by_drafter,
         first_token_s=now_s if stats.first_token_s is None else stats.first_token_s,
         last_token_s=now_s,
+        reused=stats.reused,
     )

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from operator import attrgetter
 
+import msgspec
+
 from app.engine.target import Target
+from app.engine.text.least_tokens import LeastTokens
 from app.engine.text.stop_strings import StopWatch
 from app.engine.text.tokenizer import Tokenizer
-from app.state import BatchEntry, CachedSequence, Sequence
+from app.state import BatchEntry, CachedSequence, Grammar, Sequence
 from app.store.protocol import Snapshot
 from app.verifier.memory import reserve
 from app.verifier.stats import VerifierStats
@@ -72,10 +75,13 @@ class Sequences(Mapping[str, Sequence]):
         record = snapshot.record
         tokens = [*record.prompt_ids, *snapshot.tokens]
         self._stats.record_adopted(record, len(tokens), is_new=not snapshot.tokens)
-        tokenizer, grammar = self._tokenizer, None
+        tokenizer = self._tokenizer
+        grammar: Grammar | None = None
         stops = StopWatch(tokenizer, record.stop) if tokenizer is not None and record.stop else None
         if tokenizer is not None and record.json_schema is not None:
             grammar = tokenizer.grammars.state(record.json_schema)
+        if tokenizer is not None and record.min_tokens:
+            grammar = LeastTokens(record.min_tokens, record.eos_ids, tokenizer.vocab_size, grammar)
         kv = CachedSequence.of(record, tokens)
         self._by_request[record.id] = Sequence(
             record, kv, snapshot.stats, stops, grammar, last_token_s=snapshot.stats.last_token_s
@@ -99,6 +105,8 @@ class Sequences(Mapping[str, Sequence]):
             reused = self._target.adopt(sequence.kv)
             if reused:
                 self._stats.record_reused(reused)
+                if not sequence.generated:
+                    sequence.stats = msgspec.structs.replace(sequence.stats, reused=reused)
 
     def reserve(self, entries: list[BatchEntry]) -> list[BatchEntry]:
         return reserve(entries, self._target, self._by_request)

@@ -170,6 +170,7 @@ def test_clients_are_shown_all_statistics() -> None:
         "by_drafter": {"a": {"drafted": 2, "accepted": 0}},
         "first_token_s": None,
         "last_token_s": 1.7e9,
+        "reused": 0,
     }
 
 

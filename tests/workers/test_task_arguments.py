@@ -63,7 +63,7 @@ def test_odd_arguments_are_admitted_or_refused_in_a_sentence(
     ("kwargs", "message"),
     [
         ({"prompt": "a", "max_token": 5}, "max_token: this field does not exist"),
-        ({}, "give either prompt or messages"),
+        ({}, "give either prompt, messages or prompt_ids"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"prompt": "a", "top_k": False}, "top_k: must not be true or false where a number belongs"),
         ({"prompt": "a" * (2**20 + 1)}, "prompt: String should have at most 1048576 characters"),

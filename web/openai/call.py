@@ -21,7 +21,7 @@ from web.api.http_io import Client
 from web.api.request_events import await_end, cancel
 from web.api.sse import event_frames
 from web.errors import v1_error_body
-from web.openai.responses import PredictionDetails, Usage
+from web.openai.responses import PredictionDetails, PromptDetails, Usage
 from web.openai.text_stream import REASONS, GrowingText
 from web.openai.writers import Head, ResponseWriter
 from workers.deployment import Deployment
@@ -149,6 +149,7 @@ def _usage(call: Call, committed: list[tuple[int, Stats]]) -> Usage:
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
+        prompt_tokens_details=PromptDetails(cached_tokens=sum(stats.reused for _, stats in committed[::each])),
         completion_tokens_details=PredictionDetails(
             accepted_prediction_tokens=accepted, rejected_prediction_tokens=drafted - accepted
         ),

@@ -1,8 +1,8 @@
 """Translate OpenAI's bodies to generate requests.
 
 A field without effect here (Ignored) may have any value. An unsupported one (UNSUPPORTED) may have only values without
-effect. Any other name is refused. `top_k`, `min_p`, `allowed_token_ids` and `speculation` are Paceline's: clients send
-them as `extra_body`.
+effect. Any other name is refused. What OpenAI does not have (`top_k`, `ignore_eos`, `speculation`, say) clients send as
+`extra_body`.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,9 @@ from app.request import (
     ResponseFormat,
     Speculation,
     Stop,
+    StopTokenIds,
     Temperature,
+    TokenId,
     TokenIds,
     TopK,
     TopP,
@@ -40,29 +42,42 @@ from app.request import (
 )
 from web.errors import InvalidBody
 
+MAX_PROMPT_IDS = 65536
 MAX_CHOICES = 16  # of one call; each is a request of its own
 COMPLETION_TOKENS = 16  # of a completion that does not say how many: OpenAI's default
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
-    "allowed_token_ids", "stop", "speculation",
+    "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "speculation",
 )  # fmt: skip
 UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "web_search_options": (),
-    "echo": (False,),
-    "best_of": (1,),
-    "suffix": ("",),
-}
+    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+    "modalities": (["text"],), "audio": (), "web_search_options": (), "echo": (False,), "best_of": (1,),
+    "suffix": ("",), "repetition_penalty": (1, 1.0), "length_penalty": (1, 1.0),
+    "use_beam_search": (False,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
+    "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "add_generation_prompt": (True,),
+    "continue_final_message": (False,), "chat_template": (), "chat_template_kwargs": ({},), "documents": ([],), "prompt_logprobs": (),
+    "truncate_prompt_tokens": (), "return_token_ids": (False,), "return_tokens_as_token_ids": (False,),
+    "structured_outputs": ({},), "guided_json": (), "guided_regex": ("",), "guided_choice": ([],),
+    "guided_grammar": ("",),
+}  # fmt: skip
+
+
+def _prompts(value: Any) -> Any:
+    """Put one prompt, a text or token ids, into a list of one."""
+    if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+        value = [value]
+    value = listed(value)
+    for one in value if isinstance(value, list) else ():
+        no_booleans(one)
+        if type(one) not in (str, list) or type(one) is not type(value[0]):
+            raise ValueError("must be a text, token ids, or a list of either")
+    return value
 
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
-TEXTS = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES)]
-Texts = Annotated[list[str], BeforeValidator(listed, json_schema_input_type=TEXTS)]
+PromptIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_IDS)]
+ONE_OR_MORE = Text | PromptIds | Annotated[list[Text] | list[PromptIds], Field(min_length=1, max_length=MAX_CHOICES)]
+Prompts = Annotated[list[Any], BeforeValidator(_prompts, json_schema_input_type=ONE_OR_MORE)]
 Ignored = Annotated[JsonValue, Field(description="taken and ignored")]
 Refused = Annotated[JsonValue, Field(description="refused, unless it asks for nothing")]
 
@@ -99,6 +114,9 @@ class Body(BaseModel):
     top_k: TopK | None = Field(None, description="Paceline's own")
     min_p: MinP | None = Field(None, description="Paceline's own")
     allowed_token_ids: TokenIds | None = Field(None, description="Paceline's own: no other token can be said")
+    stop_token_ids: StopTokenIds | None = Field(None, description="as at vLLM: tokens that end the text, too")
+    ignore_eos: StrictBool | None = Field(None, description="as at vLLM: go on behind the model's end token")
+    min_tokens: int | None = Field(None, ge=0, description="as at vLLM: least tokens before one that ends the text")
     speculation: Speculation | None = Field(
         None, description="Paceline's own: bounds, or just true or false; changes speed, never the text"
     )
@@ -110,10 +128,30 @@ class Body(BaseModel):
     store: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None
+    priority: Ignored = None
+    request_id: Ignored = None
+    repetition_penalty: Refused = None
+    length_penalty: Refused = None
+    use_beam_search: Refused = None
+    best_of: Refused = None
+    skip_special_tokens: Refused = None
+    spaces_between_special_tokens: Refused = None
+    include_stop_str_in_output: Refused = None
+    add_special_tokens: Refused = None
+    echo: Refused = None
+    prompt_logprobs: Refused = None
+    truncate_prompt_tokens: Refused = None
+    return_token_ids: Refused = None
+    return_tokens_as_token_ids: Refused = None
+    structured_outputs: Refused = None
+    guided_json: Refused = None
+    guided_regex: Refused = None
+    guided_choice: Refused = None
+    guided_grammar: Refused = None
 
     _numbers = field_validator(
         "n", "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
-        "top_k", "min_p", "allowed_token_ids", mode="before",
+        "top_k", "min_p", "allowed_token_ids", "stop_token_ids", "min_tokens", mode="before",
     )(no_booleans)  # fmt: skip
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
@@ -176,6 +214,11 @@ class ChatBody(Body):
     modalities: Refused = None
     audio: Refused = None
     web_search_options: Refused = None
+    add_generation_prompt: Refused = None
+    continue_final_message: Refused = None
+    chat_template: Refused = None
+    chat_template_kwargs: Refused = None
+    documents: Refused = None
 
     _chat_numbers = field_validator("max_completion_tokens", "top_logprobs", mode="before")(no_booleans)
 
@@ -190,7 +233,7 @@ class ChatBody(Body):
             "logprobs": wanted,
             "response_format": self.response_format,
         }
-        return list(self._each([{"messages": [_turn(turn) for turn in self.messages]}], rest, self.names()))
+        return list(self._each([{"messages": [turn_of(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
         """Map fields of a generate request to the caller's names."""
@@ -201,11 +244,9 @@ class ChatBody(Body):
 class CompletionBody(Body):
     """POST /v1/completions: the prompt is continued as it is."""
 
-    prompt: Texts
+    prompt: Prompts
     logprobs: Logprobs | None = None
 
-    echo: Refused = None
-    best_of: Refused = None
     suffix: Refused = None
 
     _completion_numbers = field_validator("logprobs", mode="before")(no_booleans)
@@ -216,11 +257,15 @@ class CompletionBody(Body):
         if not 1 <= texts <= MAX_CHOICES:
             raise Unsupported("prompt", f"a call must ask for 1 to {MAX_CHOICES} texts (prompts times n), not {texts}")
         rest = {"max_tokens": self.max_tokens or min(COMPLETION_TOKENS, most_tokens), "logprobs": self.logprobs}
-        return list(self._each([{"prompt": prompt, "raw": True} for prompt in self.prompt], rest, self.names()))
+        inputs = [
+            {"prompt": one, "raw": True} if isinstance(one, str) else {"prompt_ids": tuple(one)} for one in self.prompt
+        ]
+        return list(self._each(inputs, rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        return {}
+        """Map fields of a generate request to the caller's names."""
+        return {"prompt_ids": "prompt"}
 
 
-def _turn(turn: Turn) -> ChatMessage:
+def turn_of(turn: Turn) -> ChatMessage:
     return ChatMessage(role="system" if turn.role == "developer" else turn.role, content=turn.content or "")

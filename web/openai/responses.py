@@ -42,12 +42,19 @@ class PredictionDetails(BaseModel):
     rejected_prediction_tokens: int
 
 
+class PromptDetails(BaseModel):
+    """Tokens read from the prefix cache."""
+
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens, whatever chunks they came in; a prompt counts once however many texts follow it."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
     completion_tokens_details: PredictionDetails
 
 

@@ -40,7 +40,7 @@ def blueprint(
     @routes.get("/models/<path:name>")
     @Operation("The target, by its name", {200: Model})
     def show_model(name: str) -> Response:
-        _check_model(deployment, name)
+        check_model(deployment, name)
         return json_answer(model)
 
     @routes.post("/chat/completions")
@@ -64,7 +64,7 @@ def _answer(
     stream_limits: StreamLimits,
     stopping: Flag,
 ) -> Response:
-    _check_model(deployment, body.model)
+    check_model(deployment, body.model)
     requests = body.requests(deployment.settings.max_tokens)
     records = _submit(deployment, requests, body.names())
     call = Call(
@@ -88,10 +88,11 @@ def _answer(
     return response
 
 
-def _check_model(deployment: Deployment, requested: str) -> None:
+def check_model(deployment: Deployment, requested: str | None) -> None:
+    """Raise UnknownModel for another name than the served one; None names it, too."""
     served = deployment.settings.model_name
-    if requested != served:
-        raise UnknownModel(requested, served)
+    if requested not in (served, None):
+        raise UnknownModel(str(requested), served)
 
 
 def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict[str, str]) -> list[Record]:

@@ -70,6 +70,9 @@ class GrammarState:
         self._matcher = matcher.deep_copy()
         self._read: list[int] = []
 
+    def is_free(self, generated: int) -> bool:
+        return False
+
     def mask(self, generated: Sequence[int]) -> np.ndarray | None:
         """Return the tokens that may follow `generated`, (V,) bool; None if that is not allowed itself.
 

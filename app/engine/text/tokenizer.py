@@ -59,12 +59,12 @@ class Tokenizer:
             id_ for byte in range(256) if (id_ := self._backend.token_to_id(f"<0x{byte:02X}>")) is not None
         )
 
-    def encode(self, text: str, most: int | None = None) -> list[int]:
-        """Return ids with the model's special tokens.
+    def encode(self, text: str, most: int | None = None, *, special: bool = True) -> list[int]:
+        """Return ids, with the model's special tokens if `special`.
 
         Raises InvalidRequest for a lone surrogate, and as soon as there are surely more than `most`.
         """
-        return self._encode(text, "prompt", most, add_special_tokens=True)
+        return self._encode(text, "prompt", most, add_special_tokens=special)
 
     def chat(self, messages: Sequence[ChatMessage], most: int | None = None, field: str = "messages") -> list[int]:
         """Return a conversation's ids in the model's template, up to the assistant's answer.

@@ -43,7 +43,7 @@ def _pretend(folder: Path, name: str, port: int = 8000, ready: bool = True) -> N
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["generate"], "prompt: give either prompt or messages"),
+        (["generate"], "prompt: give either prompt, messages or prompt_ids"),
         (["generate", "x", "--top-p", "7"], "top_p: Input should be less than or equal to 1"),
         (["generate", "x", "--max-tokens", "0"], "max_tokens: "),
         (["generate", "x", "--temperature", "nan"], "temperature: "),
@@ -207,14 +207,23 @@ def parse(*flags: str) -> GenerateRequest:
 
 def test_flags_are_the_requests_fields() -> None:
     flags = "--temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --seed 7 --choice 2 --frequency-penalty 1"
-    rest = "--presence-penalty -1 --raw --max-tokens 9 --stop a --stop b --logprobs 2"
+    rest = "--presence-penalty -1 --raw --max-tokens 9 --stop a --stop b --logprobs 2 --min-tokens 3 --ignore-eos"
     values = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 7, "choice": 2, "frequency_penalty": 1.0,
         "presence_penalty": -1.0, "raw": True, "max_tokens": 9, "stop": ("a", "b"), "logprobs": 2,
+        "min_tokens": 3, "ignore_eos": True,
     }  # fmt: skip
     assert parse(*flags.split(), *rest.split()) == GenerateRequest(prompt="x", **values)
     assert parse() == GenerateRequest(prompt="x")
-    as_json = {"logit_bias", "allowed_token_ids", "messages", "response_format", "speculation"}
+    as_json = {
+        "logit_bias",
+        "allowed_token_ids",
+        "messages",
+        "response_format",
+        "speculation",
+        "prompt_ids",
+        "stop_token_ids",
+    }
     assert values.keys() == GenerateRequest.model_fields.keys() - as_json - {"prompt"}
 
 
@@ -229,8 +238,8 @@ def test_version_is_the_projects(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("app.cli.main.IS_CLONE", False)
-    monkeypatch.setattr("app.cli.main.installed", {"paceline": "7.8.9"}.get)
+    monkeypatch.setattr("app.version.IS_CLONE", False)
+    monkeypatch.setattr("app.version.installed", {"paceline": "7.8.9"}.get)
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out == "paceline 7.8.9\n"

@@ -58,6 +58,7 @@ def test_a_chat_completion_has_openais_shape(client: FlaskClient, verifier: Scri
     usage = answer["usage"]
     assert usage["completion_tokens"] == len(verifier.answer)
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
     native = client.get(f"/api/requests/{answer['id'].removeprefix('chatcmpl-')}").json
     details = usage["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] == native["speculation"]["accepted"] > 0
@@ -202,6 +203,53 @@ def test_parameters_reach_the_engine(client: FlaskClient, deployment: Deployment
     assert (record.stop, record.logprobs, record.speculation.enabled) == (("x",), 4, False)
 
 
+NEUTRAL = {  # what load generators and evaluation tools always send
+    "repetition_penalty": 1.0, "length_penalty": 1, "use_beam_search": False, "best_of": 1, "echo": False, "top_k": -1,
+    "skip_special_tokens": True, "spaces_between_special_tokens": True, "include_stop_str_in_output": False,
+    "min_tokens": 0, "stop_token_ids": [], "prompt_logprobs": None, "return_token_ids": False, "priority": 0,
+    "add_special_tokens": True, "structured_outputs": None, "guided_json": None,
+}  # fmt: skip
+UNSERVED = {
+    "repetition_penalty": 1.1, "use_beam_search": True, "best_of": 2, "echo": True, "skip_special_tokens": False,
+    "prompt_logprobs": 1, "guided_regex": "a+", "guided_choice": ["a"], "structured_outputs": {"regex": "a"},
+    "truncate_prompt_tokens": 5, "return_token_ids": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_field_that_asks_for_nothing_is_taken(client: FlaskClient, deployment: Deployment, path: str) -> None:
+    record = submitted(client, deployment, path, **NEUTRAL)
+    assert (record.sampling.top_k, record.min_tokens, record.eos_ids) == (0, 0, deployment.tokenizer.eos_ids)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", UNSERVED)
+def test_a_field_that_is_not_served_is_refused_by_name(client: FlaskClient, path: str, name: str) -> None:
+    response = client.post(path, json={**PATHS[path], name: UNSERVED[name]})
+    assert response.status_code == 400 and error_of(response)["param"] == name
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_ends_a_text_reaches_the_engine(client: FlaskClient, deployment: Deployment, path: str) -> None:
+    record = submitted(client, deployment, path, ignore_eos=True, min_tokens=9, stop_token_ids=[40, 41])
+    assert (record.eos_ids, record.min_tokens) == ((40, 41), 9)
+    wrong = client.post(path, json={**PATHS[path], "stop_token_ids": [10**9]})
+    assert error_of(wrong)["param"] == "stop_token_ids"
+    assert client.post(path, json={**PATHS[path], "min_tokens": 501}).status_code == 400
+
+
+def test_a_completion_goes_on_from_token_ids(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    answer = client.post("/v1/completions", json={**PLAIN, "prompt": [[5, 6], [7, 8, 9]]}).json
+    assert len(answer["choices"]) == 2 and answer["usage"]["prompt_tokens"] == 5
+    for wrong in ([], [[]], [5, "a"], [[5], "a"], [True], [-1], [10**9]):
+        response = client.post("/v1/completions", json={**PLAIN, "prompt": wrong})
+        assert response.status_code == 400 and error_of(response)["param"].split(".")[0] == "prompt", wrong
+
+
+def test_token_ids_reach_the_engine_as_they_are(client: FlaskClient, deployment: Deployment) -> None:
+    assert submitted(client, deployment, "/v1/completions", prompt=[5, 6, 7]).prompt_ids == (5, 6, 7)
+
+
 def test_defaults_are_openais(client: FlaskClient, deployment: Deployment, settings: Settings) -> None:
     nulls = dict.fromkeys(("n", "stop", "seed", "temperature", "stream_options", "response_format", "top_p"))
     chatted = submitted(client, deployment, "/v1/chat/completions", max_tokens=None, **nulls)
@@ -273,7 +321,7 @@ def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Depl
             "response_format",
             "invalid_value",
         ),
-        ("/v1/completions", {"prompt": [1, 2, 3]}, "prompt.0", "invalid_value"),
+        ("/v1/completions", {"prompt": [1, "a"]}, "prompt", "invalid_value"),
         ("/v1/completions", {"speculation": {"enabled": "perhaps"}}, "speculation.enabled", "invalid_value"),
         ("/v1/completions", {"stop": 5}, "stop", "invalid_value"),
         ("/v1/completions", {"prompt": []}, "prompt", "unsupported_parameter"),

@@ -1,0 +1,82 @@
+"""Serve what evaluation tools ask of tokens, in vLLM's shape.
+
+POST /tokenize      text or conversation -> token ids
+POST /detokenize    token ids -> text
+"""
+
+from typing import Self
+
+from flask import Blueprint, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
+
+from app.errors import InvalidRequest
+from app.request import MAX_CHARACTERS, MAX_MESSAGES, TokenId, no_booleans
+from web.api.http_io import Operation, body_of, json_answer
+from web.openai.requests import Turn, turn_of
+from web.openai.routes import check_model
+from workers.deployment import Deployment
+
+
+class TokenBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str | None = None
+
+
+class TokenizeBody(TokenBody):
+    """POST /tokenize."""
+
+    prompt: str | None = Field(None, max_length=MAX_CHARACTERS)
+    messages: list[Turn] | None = Field(None, min_length=1, max_length=MAX_MESSAGES, description="instead of prompt")
+    add_special_tokens: StrictBool = Field(True, description="of the model's, to a prompt; templates have their own")
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+class Tokens(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class DetokenizeBody(TokenBody):
+    """POST /detokenize."""
+
+    tokens: list[TokenId] = Field(max_length=MAX_CHARACTERS)
+
+    _numbers = field_validator("tokens", mode="before")(no_booleans)
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+def blueprint(deployment: Deployment) -> Blueprint:
+    routes = Blueprint("tokens", __name__)
+    tokenizer = deployment.tokenizer
+
+    @routes.post("/tokenize")
+    @Operation("Turn a text into tokens", {200: Tokens}, TokenizeBody)
+    def tokenize() -> Response:
+        body = body_of(TokenizeBody)
+        check_model(deployment, body.model)
+        if body.messages is None:
+            ids = tokenizer.encode(body.prompt or "", special=body.add_special_tokens)
+        else:
+            ids = tokenizer.chat([turn_of(one) for one in body.messages])
+        return json_answer(Tokens(count=len(ids), max_model_len=tokenizer.context_tokens, tokens=ids))
+
+    @routes.post("/detokenize")
+    @Operation("Turn tokens into a text", {200: Detokenized}, DetokenizeBody)
+    def detokenize() -> Response:
+        body = body_of(DetokenizeBody)
+        check_model(deployment, body.model)
+        if max(body.tokens, default=0) >= tokenizer.vocab_size:
+            raise InvalidRequest("tokens", f"token ids must be below {tokenizer.vocab_size}")
+        return json_answer(Detokenized(prompt=tokenizer.decode(body.tokens)))
+
+    return routes
