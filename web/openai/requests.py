@@ -52,13 +52,13 @@ SAMPLING = (
 UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
     "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
     "modalities": (["text"],), "audio": (), "web_search_options": (), "echo": (False,), "best_of": (1,),
-    "suffix": ("",), "repetition_penalty": (1, 1.0), "length_penalty": (1, 1.0),
-    "use_beam_search": (False,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
+    "suffix": ("",), "repetition_penalty": (1, 1.0), "length_penalty": (1, 1.0), "use_beam_search": (False,),
+    "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
     "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "add_generation_prompt": (True,),
     "continue_final_message": (False,), "chat_template": (), "chat_template_kwargs": ({},), "documents": ([],),
     "prompt_logprobs": (), "truncate_prompt_tokens": (), "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,), "structured_outputs": ({},), "guided_json": (), "guided_regex": ("",), "guided_choice": ([],),
-    "guided_grammar": ("",),
+    "return_tokens_as_token_ids": (False,), "structured_outputs": ({},), "guided_json": (), "guided_regex": ("",),
+    "guided_choice": ([],), "guided_grammar": ("",),
 }  # fmt: skip
 
 
