@@ -257,7 +257,7 @@ def test_choices_of_one_seed_are_different_texts_and_always_the_same(shop: Shop)
     assert len(set(texts)) == 4 and text(2) == texts[2]
 
 
-def test_tokens_from_the_prefix_cache_are_told(shop: Shop) -> None:
+def test_tokens_from_the_prefix_cache_are_counted(shop: Shop) -> None:
     first = shop.record(4, SAMPLINGS[0], prompt_ids=tuple(range(70, 110)))
     second = first.model_copy(update={"id": "second"})
     local = shop.pipeline()

@@ -12,7 +12,7 @@ from app.config import Settings
 from web.api.http_io import OPERATION, Operation
 from web.errors import V1, ErrorAnswer, V1ErrorAnswer
 
-APIS = ("/api/", f"{V1}/", "/tokenize", "/detokenize")
+APIS = ("/api/", f"{V1}/")
 REF = "#/components/schemas/{model}"
 KEY = "key"  # name of the security scheme
 STREAM = "text/event-stream"

@@ -19,11 +19,10 @@ class PlainSpell:
         """Return the seconds that a round is expected to take; 0 where their number has changed."""
         return self._round_s if sequences == self._sequences else 0.0
 
-    def begin(self, sequences: int, round_s: float, began_s: float, now_s: float) -> None:
-        """Begin behind a plan without drafts that was made between these monotonic times.
+    def begin(self, sequences: int, round_s: float, plan_s: float, now_s: float) -> None:
+        """Begin behind a plan without drafts that took `plan_s` of its thread. `now_s`: monotonic.
 
         The lesser of two plans' times counts: a pause of the machine in one makes no long spell.
         """
-        took_s = now_s - began_s
-        self._until_s, self._plan_s = now_s + min(took_s, self._plan_s) / SHARE, took_s
+        self._until_s, self._plan_s = now_s + min(plan_s, self._plan_s) / SHARE, plan_s
         self._sequences, self._round_s = sequences, round_s

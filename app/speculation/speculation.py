@@ -169,7 +169,7 @@ class Speculation(RoundObserver):
 
         `prompts`: what waits to be read. A plan that asks for none stands for a spell.
         """
-        began_s = self._clock.monotonic()
+        began_s, began_thread_s = self._clock.monotonic(), self._clock.thread_time()
         self._is_together = self._overlap.goes_together(self._costs, len(self._sequences), self.pending.usual_s)
         if self._plain_spell.lasts(began_s) and not policy.min_draft_tokens:
             expected_s = self._plain_spell.round_s(len(sequences))
@@ -205,7 +205,8 @@ class Speculation(RoundObserver):
             )
         if not any(depths):
             if found.price is not None:
-                self._plain_spell.begin(len(sequences), expected_s, began_s, self._clock.monotonic())
+                plan_s = self._clock.thread_time() - began_thread_s
+                self._plain_spell.begin(len(sequences), expected_s, plan_s, self._clock.monotonic())
             return []
         worth_s = found.worth_s + batch.busy_s + batch.prompts_s
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)

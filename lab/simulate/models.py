@@ -64,7 +64,7 @@ class SimClock:
     def time(self) -> float:
         return self.now_s
 
-    monotonic = perf_counter = time
+    monotonic = perf_counter = thread_time = time
 
     def run(self, lane: str, seconds: float) -> None:
         """Let time pass on one lane; a lane's second piece of work begins a new step."""

@@ -73,6 +73,9 @@ class TickingClock:
 
     now_s = 0.0
 
+    def thread_time(self) -> float:
+        return self.perf_counter()
+
     def perf_counter(self) -> float:
         self.now_s += 1.0
         return self.now_s

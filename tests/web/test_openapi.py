@@ -36,8 +36,6 @@ CALLS = (
     "get /v1/models/{name}",
     "post /v1/chat/completions",
     "post /v1/completions",
-    "post /tokenize",
-    "post /detokenize",
 )
 MODEL = "smollm2-135m"
 EXAMPLES = 10  # an operation
@@ -69,7 +67,7 @@ def api_rules(app: Flask) -> set[tuple[str, str]]:
     return {
         (method.lower(), rule.rule.replace("<path:", "<").replace("<", "{").replace(">", "}"))
         for rule in app.url_map.iter_rules()
-        if rule.rule.startswith(("/api/", "/v1/", "/tokenize", "/detokenize"))
+        if rule.rule.startswith(("/api/", "/v1/"))
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
 

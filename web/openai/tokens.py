@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, 
 
 from app.errors import InvalidRequest
 from app.request import MAX_CHARACTERS, MAX_MESSAGES, TokenId, no_booleans
-from web.api.http_io import Operation, body_of, json_answer
+from web.api.http_io import body_of, json_answer
 from web.openai.requests import Turn, turn_of
 from web.openai.routes import check_model
 from workers.deployment import Deployment
@@ -60,7 +60,6 @@ def blueprint(deployment: Deployment) -> Blueprint:
     tokenizer = deployment.tokenizer
 
     @routes.post("/tokenize")
-    @Operation("Turn a text into tokens", {200: Tokens}, TokenizeBody)
     def tokenize() -> Response:
         body = body_of(TokenizeBody)
         check_model(deployment, body.model)
@@ -71,7 +70,6 @@ def blueprint(deployment: Deployment) -> Blueprint:
         return json_answer(Tokens(count=len(ids), max_model_len=tokenizer.context_tokens, tokens=ids))
 
     @routes.post("/detokenize")
-    @Operation("Turn tokens into a text", {200: Detokenized}, DetokenizeBody)
     def detokenize() -> Response:
         body = body_of(DetokenizeBody)
         check_model(deployment, body.model)

@@ -32,7 +32,7 @@ class Clock:
     def time(self) -> float:
         return self.now_s
 
-    monotonic = perf_counter = time
+    monotonic = perf_counter = thread_time = time
 
 
 class Timed(ScriptedGuesser):

@@ -11,7 +11,7 @@ from tests.app.verifier.parts import parts, start
 def test_a_spell_is_as_long_as_planning_is_short():
     spell = PlainSpell()
     assert not spell.lasts(0.0)
-    spell.begin(4, 0.1, 10.0, 10.5)
+    spell.begin(4, 0.1, 0.5, 10.5)
     assert spell.lasts(10.5 + 0.49 / SHARE) and not spell.lasts(10.5 + 0.51 / SHARE)
     assert (spell.round_s(4), spell.round_s(5)) == (0.1, 0.0)
 
@@ -19,7 +19,7 @@ def test_a_spell_is_as_long_as_planning_is_short():
 def test_a_pause_amid_a_plan_makes_no_long_spell():
     spell = PlainSpell()
     for took_s in (0.001, 5.0):
-        spell.begin(1, 0.1, 0.0, took_s)
+        spell.begin(1, 0.1, took_s, 5.0)
     assert not spell.lasts(5.0 + 0.0011 / SHARE)
 
 
@@ -28,7 +28,7 @@ class Ticking:
 
     def __init__(self) -> None:
         ticks = count()
-        self.time = self.monotonic = self.perf_counter = lambda: next(ticks) * 1e-3
+        self.time = self.monotonic = self.perf_counter = self.thread_time = lambda: next(ticks) * 1e-3
 
 
 def test_nothing_is_planned_while_a_spell_lasts():

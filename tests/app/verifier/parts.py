@@ -36,7 +36,7 @@ class HandClock:
     def time(self) -> float:
         return self.now_s
 
-    monotonic = perf_counter = time
+    monotonic = perf_counter = thread_time = time
 
 
 class RunsAhead(NoOverlap):
