@@ -113,8 +113,8 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, *, unseen: bool
     """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. Where
-    drafts are `unseen`, since none are asked for, the chance is at least what it was before anything was known: texts
-    may have come that the drafters know. All sequences take part, since the cost depends on their number.
+    no drafts are asked for (`unseen`), the chance is at least that of a new sequence of a new tenant, since texts may
+    have come that the drafters know. All sequences take part, since the cost depends on their number.
     """
     size = len(candidates)
     row = (costs.seconds((1 + TRIAL_TOKENS) * size) / costs.seconds(size) - 1.0) / TRIAL_TOKENS

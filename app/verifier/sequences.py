@@ -22,7 +22,7 @@ class Sequences(Mapping[str, Sequence]):
     def __init__(
         self, target: Target, stats: VerifierStats, tokenizer: Tokenizer | None = None, max_running: int = 64
     ) -> None:
-        """At most `max_running` work at once. Without a tokenizer requests cannot have stop strings or a schema."""
+        """At most `max_running` work at once. A tokenizer is needed for stop strings, schemas and least lengths."""
         self._target = target
         self._stats = stats
         self._tokenizer = tokenizer

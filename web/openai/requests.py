@@ -33,7 +33,6 @@ from app.request import (
     Stop,
     StopTokenIds,
     Temperature,
-    TokenId,
     TokenIds,
     TopK,
     TopP,
@@ -42,7 +41,6 @@ from app.request import (
 )
 from web.errors import InvalidBody
 
-MAX_PROMPT_IDS = 65536
 MAX_CHOICES = 16  # of one call; each is a request of its own
 COMPLETION_TOKENS = 16  # of a completion that does not say how many: OpenAI's default
 SAMPLING = (
@@ -75,8 +73,7 @@ def _prompts(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
-PromptIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_IDS)]
-ONE_OR_MORE = Text | PromptIds | Annotated[list[Text] | list[PromptIds], Field(min_length=1, max_length=MAX_CHOICES)]
+ONE_OR_MORE = Text | TokenIds | Annotated[list[Text] | list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
 Prompts = Annotated[list[Any], BeforeValidator(_prompts, json_schema_input_type=ONE_OR_MORE)]
 Ignored = Annotated[JsonValue, Field(description="taken and ignored")]
 Refused = Annotated[JsonValue, Field(description="refused, unless it asks for nothing")]

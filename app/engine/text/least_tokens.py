@@ -11,10 +11,10 @@ class LeastTokens:
     """A grammar of its own, or a bound on another. Implements `Grammar`."""
 
     def __init__(self, least: int, end_ids: Sequence[int], vocab_size: int, grammar: Grammar | None = None) -> None:
-        self._least, self._ends, self._grammar = least, list(end_ids), grammar
+        self._least, self._grammar = least, grammar
         self._free = np.ones(vocab_size, np.bool_)
         self._goes_on = self._free.copy()
-        self._goes_on[self._ends] = False
+        self._goes_on[list(end_ids)] = False
 
     def is_free(self, generated: int) -> bool:
         return generated >= self._least and (self._grammar is None or self._grammar.is_free(generated))
@@ -24,9 +24,7 @@ class LeastTokens:
         if self._grammar is None:
             return own
         found = self._grammar.mask(generated)
-        return None if found is None else self._bounded(found, own)
-
-    def _bounded(self, found: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """A form that is complete may be ended alone: then it is."""
+        if found is None:
+            return None
         both = found & own
-        return both if both.any() else found
+        return both if both.any() else found  # only the end may follow a complete form
