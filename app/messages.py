@@ -11,8 +11,9 @@ from typing import Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
+from app.answer_form import Thinking, ToolCall
 from app.errors import MessageError
 from app.request import Message, Sampling, SpeculationBounds, TokenId, TokenLogprobs
 
@@ -49,7 +50,11 @@ class Record(Message):
     speculation: SpeculationBounds
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # likeliest tokens wanted beside each token's own log-probability; None: not even that
-    json_schema: str | None = None
+    # Of its form: a JSON schema, or Lark. Releases before 2026-12 wrote schemas alone.
+    grammar: str | None = Field(None, validation_alias=AliasChoices("grammar", "json_schema"))
+    prefix: str = ""  # the text of it that the prompt ends with
+    calls: bool = False  # tools may be called in it
+    thinking: Thinking = Thinking.NO
     min_tokens: int = 0  # of the answer, before one of `eos_ids`
     created_s: float  # wall clock
     is_task: bool = False  # a Celery task waits for the result
@@ -271,6 +276,7 @@ class Result(Message):
     usage: Usage
     timing: Timing
     speculation: SpeculationReport
+    tool_calls: tuple[ToolCall, ...] | None = None  # that stand in `text`, if the request has tools
     logprobs: tuple[TokenLogprobs, ...] | None = None  # of each token, if the request wants them
     error: str | None = None
 

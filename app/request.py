@@ -1,7 +1,6 @@
 """Define a caller's request: prompt, sampling, length, form of the answer, bounds of speculation."""
 
-import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -14,11 +13,11 @@ from pydantic import (
     model_validator,
 )
 
-ANY_OBJECT = '{"type": "object"}'
+from app.answer_form import MAX_TOOLS, Function, ResponseFormat, Tool, ToolCall, ToolChoice, chosen, few
+
 MAX_LOGPROBS = 20
 MAX_CHARACTERS = 2**20  # of a prompt, or of all messages
 MAX_MESSAGES = 16_384
-MAX_SCHEMA_CHARACTERS = 32_768  # the verifier compiles it between two steps: tenths of a second at worst
 TOKEN_NUMBERS: dict[str, JsonValue] = {
     "propertyNames": {"pattern": "^[0-9]+$"}
 }  # pydantic does not say it of a dict's keys
@@ -54,6 +53,7 @@ TopK = Annotated[
 ]  # -1 keeps all, as elsewhere
 MinP = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+RepetitionPenalty = Annotated[float, Field(gt=0.0, le=10.0)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 StopTokenIds = Annotated[tuple[TokenId, ...], Field(max_length=64)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
@@ -74,56 +74,6 @@ class TokenLogprobs(BaseModel):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class JsonSchemaFormat(BaseModel):
-    """Name a JSON schema. The answer always follows it, `strict` or not."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
-
-    name: str = Field("answer", max_length=64)
-    description: str | None = Field(None, max_length=4096)
-    json_schema: dict[str, JsonValue] = Field(alias="schema", description="what the answer follows")
-    strict: StrictBool | None = None
-
-    @field_validator("json_schema")
-    @classmethod
-    def _short(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if len(json.dumps(schema)) > MAX_SCHEMA_CHARACTERS:
-            raise ValueError(f"must have at most {MAX_SCHEMA_CHARACTERS} characters")
-        return schema
-
-
-ONE_SCHEMA: dict[str, JsonValue] = {
-    "anyOf": [
-        {
-            "required": ["type", "json_schema"],
-            "properties": {"type": {"const": "json_schema"}, "json_schema": {"type": "object"}},
-        },
-        {"properties": {"type": {"enum": ["text", "json_object"]}, "json_schema": {"type": "null"}}},
-    ]
-}
-
-
-class ResponseFormat(BaseModel):
-    """Select `text`, `json_object` (any JSON object) or `json_schema`; tokens that the form forbids are masked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=ONE_SCHEMA)
-
-    type: Literal["text", "json_object", "json_schema"] = "text"
-    json_schema: JsonSchemaFormat | None = None
-
-    @model_validator(mode="after")
-    def _one_schema(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema must be given with type json_schema, and with no other type")
-        return self
-
-    def schema_text(self) -> str | None:
-        """Write the JSON schema; None: the answer is free. The order of properties counts."""
-        if self.json_schema is not None:
-            return json.dumps(self.json_schema.json_schema)
-        return ANY_OBJECT if self.type == "json_object" else None
-
-
 class Message(BaseModel):
     """Base of all messages."""
 
@@ -141,12 +91,15 @@ class Sampling(Message):
     choice: int = Field(0, ge=0, lt=2**32, description="which of the many texts of one seed")
     frequency_penalty: Penalty = Field(0.0, description="times a token's count so far, off its logit")
     presence_penalty: Penalty = Field(0.0, description="off the logit of every token seen so far")
+    repetition_penalty: RepetitionPenalty = Field(
+        1.0, description="divides the logit of every token seen so far if it is above 0, else multiplies it"
+    )
     logit_bias: LogitBias = Field(default_factory=dict, description="token id to what is added to its logit")
     allowed_token_ids: TokenIds | None = Field(None, description="if given, no other token can be said")
 
     _sampling_numbers = field_validator(
         "temperature", "top_p", "top_k", "min_p", "seed", "choice", "frequency_penalty", "presence_penalty",
-        "logit_bias", "allowed_token_ids", mode="before",
+        "repetition_penalty", "logit_bias", "allowed_token_ids", mode="before",
     )(no_booleans)  # fmt: skip
 
 
@@ -167,17 +120,88 @@ Speculation = Annotated[
 
 class ChatMessage(Message):
     role: str = Field(pattern=r"^(system|user|assistant|tool)$")
-    content: str
+    content: str = ""
+    reasoning_content: str | None = Field(None, description="of an assistant's message, for templates that show it")
+    tool_calls: tuple[ToolCall, ...] = Field((), max_length=MAX_TOOLS, description="of an assistant's message")
+    tool_call_id: str | None = Field(None, max_length=256, description="of the call that a tool's message answers")
+    name: str | None = Field(None, max_length=256)
+
+    @model_validator(mode="after")
+    def _calls(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only an assistant's message has tool_calls")
+        return self
+
+    @property
+    def characters(self) -> int:
+        return len(self.content) + sum(len(call.function.arguments) for call in self.tool_calls)
 
 
-class GenerateRequest(Sampling):
+RESERVED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+
+
+class Conversation(Message):
+    """What a model's chat template writes as a prompt."""
+
+    messages: tuple[ChatMessage, ...] | None = Field(
+        None, min_length=1, max_length=MAX_MESSAGES, description="a conversation, instead of prompt"
+    )
+    tools: tuple[Tool, ...] = Field((), max_length=MAX_TOOLS, description="functions that the answer may call")
+    tool_choice: ToolChoice = Field("auto", description="none, auto, required, or one function")
+    parallel_tool_calls: StrictBool = Field(True, description="an answer may have several calls")
+    documents: tuple[dict[str, JsonValue], ...] = Field((), max_length=1024, description="for the chat template")
+    chat_template_kwargs: dict[str, JsonValue] = Field(
+        default_factory=dict, max_length=64, description="variables of the chat template, as enable_thinking"
+    )
+    add_generation_prompt: StrictBool = Field(True, description="false: without the begin of an answer")
+    continue_final_message: StrictBool = Field(False, description="go on with the last message")
+
+    @field_validator("messages")
+    @classmethod
+    def _short(cls, messages: tuple[ChatMessage, ...] | None) -> tuple[ChatMessage, ...] | None:
+        if sum(message.characters for message in messages or ()) > MAX_CHARACTERS:
+            raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all contents together")
+        return messages
+
+    @field_validator("tools")
+    @classmethod
+    def _few(cls, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+        return few(tools)
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _free(cls, values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if taken := RESERVED & values.keys():
+            raise ValueError(f"must not have {sorted(taken)[0]}")
+        return values
+
+    @model_validator(mode="after")
+    def _known_choice(self) -> Self:
+        if self.tool_choice not in ("auto", "none"):
+            if not self.tools:
+                raise ValueError("tool_choice needs tools")
+            if not self.functions:
+                raise ValueError("tool_choice must name one of the tools")
+        if self.continue_final_message and (not self.messages or not self.messages[-1].content.strip()):
+            raise ValueError("continue_final_message needs a last message with content")
+        return self
+
+    @property
+    def prefix(self) -> str:
+        """Return the answer's text that the prompt ends with."""
+        return self.messages[-1].content if self.messages and self.continue_final_message else ""
+
+    @property
+    def functions(self) -> list[Function]:
+        """Return those that the answer may call."""
+        return chosen(self.tools, self.tool_choice)
+
+
+class GenerateRequest(Conversation, Sampling):
     """Hold a caller's request: the JSON API's body, the Celery task's keyword arguments, the CLI's flags."""
 
     prompt: str | None = Field(
         None, min_length=1, max_length=MAX_CHARACTERS, description="text; becomes one user turn unless raw"
-    )
-    messages: tuple[ChatMessage, ...] | None = Field(
-        None, min_length=1, max_length=MAX_MESSAGES, description="a conversation, instead of prompt"
     )
     prompt_ids: TokenIds | None = Field(None, description="token ids to continue, instead of prompt")
     raw: StrictBool = Field(False, description="continue the prompt as it stands, without the chat template")
@@ -196,13 +220,6 @@ class GenerateRequest(Sampling):
         no_booleans
     )
 
-    @field_validator("messages")
-    @classmethod
-    def _short(cls, messages: tuple[ChatMessage, ...] | None) -> tuple[ChatMessage, ...] | None:
-        if sum(len(message.content) for message in messages or ()) > MAX_CHARACTERS:
-            raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all contents together")
-        return messages
-
     @model_validator(mode="after")
     def _one_input(self) -> Self:
         if [self.prompt, self.messages, self.prompt_ids].count(None) != 2:
@@ -211,15 +228,21 @@ class GenerateRequest(Sampling):
             raise ValueError("raw applies to prompt alone")
         if self.min_tokens > self.max_tokens:
             raise ValueError("min_tokens must be at most max_tokens")
-        if self.json_schema is not None and self.ignore_eos:
-            raise ValueError("give either response_format or ignore_eos: a form ends with the end token")
-        if self.json_schema is not None and self.allowed_token_ids is not None:
-            raise ValueError("give either response_format or allowed_token_ids")
+        has_form = bool(self.functions) or (self.response_format is not None and self.response_format.type != "text")
+        if has_form and self.ignore_eos:
+            raise ValueError("give either response_format or tools, or ignore_eos: a form ends with the end token")
+        if has_form and self.allowed_token_ids is not None:
+            raise ValueError("give either response_format or tools, or allowed_token_ids")
+        if self.functions and (self.raw or self.prompt_ids is not None):
+            raise ValueError("tools need messages, or a prompt that is not raw: the chat template shows them")
         return self
 
     @property
-    def json_schema(self) -> str | None:
-        return None if self.response_format is None else self.response_format.schema_text()
+    def conversation(self) -> Conversation:
+        """Return the prompt as a conversation."""
+        if self.messages is not None:
+            return self
+        return self.model_copy(update={"messages": (ChatMessage(role="user", content=self.prompt or ""),)})
 
     def sampling(self, seed: int) -> Sampling:
         return Sampling(**{**{name: getattr(self, name) for name in Sampling.model_fields}, "seed": seed})

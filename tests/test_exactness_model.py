@@ -185,7 +185,12 @@ def test_text_of_int8_activations_is_the_same_with_and_without_speculation(round
 
 
 def test_penalised_text_is_the_same_with_and_without_speculation(pipeline):
-    shape = {"frequency_penalty": 0.7, "presence_penalty": 0.3, "logit_bias": {284: 1.5, 28: -2.0}}
+    shape = {
+        "frequency_penalty": 0.7,
+        "presence_penalty": 0.3,
+        "repetition_penalty": 1.2,
+        "logit_bias": {284: 1.5, 28: -2.0},
+    }
     asked = [one.model_copy(update={"max_tokens": 20}) for one in requests(shape)[:4]]
     assert tokens(pipeline, submit(pipeline, asked)) == tokens(pipeline, submit(pipeline, plainly(asked)))
 

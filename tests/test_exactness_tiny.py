@@ -190,6 +190,7 @@ shapings = st.builds(
     seed=st.integers(0, 2**63 - 1),
     frequency_penalty=st.sampled_from([0.0, 1.0, -0.5, 2.0]),
     presence_penalty=st.sampled_from([0.0, 1.5, -1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.5, 0.6]),
     logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100.0, -3.0, 2.0, 8.0]), max_size=4),
     allowed_token_ids=st.none() | st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30, unique=True).map(tuple),
 )

@@ -48,7 +48,7 @@ def _flag(field: FieldInfo) -> dict[str, Any] | None:
     """
     kind, help_ = bare_type(field.annotation), (field.description or "").replace("%", "%%")
     options = {"default": None, "help": help_}
-    if kind is bool:
+    if kind is bool and not field.default:
         return {"action": "store_true", **options}
     if kind in (int, float):
         if field.default is not None:

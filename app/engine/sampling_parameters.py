@@ -26,6 +26,7 @@ def row_of(sampling: Sampling, position: int, counts: Mapping[int, int], mask: n
         counts,
         s.frequency_penalty,
         s.presence_penalty,
+        s.repetition_penalty,
         s.logit_bias,
         s.allowed_token_ids,
         mask,
@@ -37,7 +38,7 @@ def is_shaped(sampling: Sampling) -> bool:
 
 
 def is_penalised(sampling: Sampling) -> bool:
-    return bool(sampling.frequency_penalty or sampling.presence_penalty)
+    return bool(sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0)
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:

@@ -6,11 +6,13 @@ Stores nothing and bounds no queue: the store does both at once (`Requests.creat
 import secrets
 from collections.abc import Collection
 
+from app.answer_form import Thinking
 from app.config import Settings
+from app.engine.text.grammar import grammar_of, rule_of
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from app.messages import PUBLIC_TENANT, Record
-from app.request import MAX_SEED, ChatMessage, GenerateRequest
+from app.request import MAX_SEED, GenerateRequest
 
 
 def admit(
@@ -31,11 +33,10 @@ def admit(
     if request.max_tokens > settings.max_tokens:
         raise InvalidRequest("max_tokens", f"must be at most {settings.max_tokens}, not {request.max_tokens}")
     _check_vocabulary(request, tokenizer.vocab_size)
-    _check_format(request, tokenizer)
     _check_drafters(request, drafters)
     # one position of the context must stay free for the first generated token
     most = min(settings.max_prompt_tokens, tokenizer.context_tokens - 1)
-    prompt_ids = _prompt_ids(request, tokenizer, most)
+    prompt_ids, thinking = _prompt(request, tokenizer, most)
     _check_prompt(_input_field(request), prompt_ids, tokenizer, most)
     return Record(
         id=request_id,
@@ -48,7 +49,10 @@ def admit(
         speculation=request.speculation,
         stop=request.stop,
         logprobs=request.logprobs,
-        json_schema=request.json_schema,
+        grammar=_grammar(request, tokenizer, thinking),
+        prefix=request.prefix,
+        calls=bool(request.functions),
+        thinking=thinking,
         min_tokens=request.min_tokens,
         created_s=now_s,
     )
@@ -65,13 +69,27 @@ def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
             raise InvalidRequest(field, f"token id {unknown} is outside the vocabulary of {vocab_size} tokens")
 
 
-def _check_format(request: GenerateRequest, tokenizer: Tokenizer) -> None:
-    schema = request.json_schema
-    if schema is None:
-        return
-    fault = tokenizer.grammars.fault(schema)
-    if fault is not None:
+def _grammar(request: GenerateRequest, tokenizer: Tokenizer, thinking: Thinking) -> str | None:
+    form = None if request.response_format is None else grammar_of(request.response_format)
+    prefix = tokenizer.prefix_ids(request.prefix)
+    if form is not None and (fault := tokenizer.grammars.fault(form, () if request.functions else prefix)) is not None:
         raise InvalidRequest("response_format", fault)
+    if not request.functions:
+        return form
+    assert tokenizer.call_syntax is not None  # else the prompt was refused
+    if request.response_format is not None and request.response_format.type == "grammar":
+        raise InvalidRequest("response_format", "must not be a grammar where tools may be called")
+    grammar = tokenizer.call_syntax.grammar(
+        request.functions,
+        tokenizer.token_of,
+        is_required=request.tool_choice != "auto",
+        several=request.parallel_tool_calls,
+        thinking=thinking,
+        form=None if form is None else rule_of(form),
+    )
+    if (fault := tokenizer.grammars.fault(grammar, prefix)) is not None:
+        raise InvalidRequest("tools", fault)
+    return grammar
 
 
 def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> None:
@@ -83,13 +101,12 @@ def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> 
         )
 
 
-def _prompt_ids(request: GenerateRequest, tokenizer: Tokenizer, most: int) -> list[int]:
+def _prompt(request: GenerateRequest, tokenizer: Tokenizer, most: int) -> tuple[list[int], Thinking]:
     if request.prompt_ids is not None:
-        return list(request.prompt_ids)
+        return list(request.prompt_ids), Thinking.NO
     if request.raw:
-        return tokenizer.encode(request.prompt or "", most)
-    messages = request.messages or [ChatMessage(role="user", content=request.prompt or "")]
-    return tokenizer.chat(messages, most, _input_field(request))
+        return tokenizer.encode(request.prompt or "", most), Thinking.NO
+    return tokenizer.conversation(request.conversation, most, _input_field(request))
 
 
 def _check_prompt(field: str, ids: list[int], tokenizer: Tokenizer, most: int) -> None:

@@ -1,18 +1,21 @@
 """Make a request's result of a stored snapshot."""
 
-from app.engine.text.detokenizer import Detokenizer
+from app.answer_form import ToolCall
+from app.engine.text.answer_parts import PartStream, calls_of
 from app.engine.text.stop_strings import up_to_stop
-from app.messages import DrafterStats, Result, SpeculationReport, Timing, Usage
+from app.engine.text.tokenizer import Tokenizer
+from app.messages import DrafterStats, Record, Result, SpeculationReport, Timing, Usage
 from app.store.protocol import Snapshot
 
 
-def result(snapshot: Snapshot, tokenizer: Detokenizer, now_s: float) -> Result:
+def result(snapshot: Snapshot, tokenizer: Tokenizer, now_s: float) -> Result:
     """Return the request as it stands. `now_s`: wall clock; an ended request is timed up to its end."""
     record, tokens, stats = snapshot.record, snapshot.tokens, snapshot.stats
+    text = up_to_stop(tokenizer.decode(tokens), record.stop)
     return Result(
         id=record.id,
         status=snapshot.status,
-        text=up_to_stop(tokenizer.decode(tokens), record.stop),
+        text=text,
         token_ids=tokens,
         finish_reason=snapshot.finish_reason,
         usage=Usage(prompt_tokens=len(record.prompt_ids), completion_tokens=len(tokens)),
@@ -26,9 +29,15 @@ def result(snapshot: Snapshot, tokenizer: Detokenizer, now_s: float) -> Result:
                 name: DrafterStats(drafted=own.drafted, accepted=own.accepted) for name, own in stats.by_drafter.items()
             },
         ),
+        tool_calls=_calls(text, record, tokenizer) if record.calls else None,
         logprobs=None if record.logprobs is None else snapshot.logprobs,
         error=snapshot.error,
     )
+
+
+def _calls(text: str, record: Record, tokenizer: Tokenizer) -> tuple[ToolCall, ...]:
+    parts = PartStream(record.id, record.thinking, tokenizer.call_syntax, record.prefix).feed(text, is_end=True)
+    return calls_of(parts.calls)
 
 
 def _timing(snapshot: Snapshot, now_s: float) -> Timing:

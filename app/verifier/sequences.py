@@ -78,8 +78,8 @@ class Sequences(Mapping[str, Sequence]):
         tokenizer = self._tokenizer
         grammar: Grammar | None = None
         stops = StopWatch(tokenizer, record.stop) if tokenizer is not None and record.stop else None
-        if tokenizer is not None and record.json_schema is not None:
-            grammar = tokenizer.grammars.state(record.json_schema)
+        if tokenizer is not None and record.grammar is not None:
+            grammar = tokenizer.grammars.state(record.grammar, tokenizer.prefix_ids(record.prefix))
         if tokenizer is not None and record.min_tokens:
             grammar = LeastTokens(record.min_tokens, record.eos_ids, tokenizer.vocab_size, grammar)
         kv = CachedSequence.of(record, tokens)

@@ -3,7 +3,7 @@
 Logits are never copied: `words` holds a bit for every token whose logit is read unchanged; a token with a bias or a
 penalty has no bit but is an edit,
 
-    y = (logit + add) - subtract,
+    y = (divided + add) - subtract,   divided = logit / divide above 0, else logit * divide
 
 in the order and arithmetic of `kernels.sampling.target_token.shaped`; a forbidden token has neither.
 """
@@ -26,6 +26,7 @@ class Edits:
     words: torch.Tensor  # (N, ceil(V / 32)) int32, bit token % 32 of word token / 32
     first: torch.Tensor  # (N + 1,) int32
     tokens: torch.Tensor  # (E,) int32
+    divide: torch.Tensor  # (E,) float32, 1 without a repetition penalty
     add: torch.Tensor  # (E,) float32
     subtract: torch.Tensor  # (E,) float32
     longest: int  # of one row: the grid is laid out on the host
@@ -69,12 +70,13 @@ def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str)
         return None
     as_it_is = np.zeros((len(rows), -(-vocab_size // 32) * 32), bool)
     listed = [_edit_row(row, as_it_is[i, :vocab_size]) for i, row in enumerate(rows)]
-    lengths = [len(tokens) for tokens, _, _ in listed]
-    tokens, add, subtract = (torch.cat(parts) for parts in zip(*listed, strict=True))
+    lengths = [len(tokens) for tokens, *_ in listed]
+    tokens, divide, add, subtract = (torch.cat(parts) for parts in zip(*listed, strict=True))
     return Edits(
         words=torch.from_numpy(np.packbits(as_it_is, axis=1, bitorder="little").view(np.int32)).to(device),
         first=torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32, device=device),
         tokens=tokens.to(device, torch.int32),
+        divide=divide.to(device),
         add=add.to(device),
         subtract=subtract.to(device),
         longest=max(lengths),
@@ -83,10 +85,10 @@ def pack_edits(rows: Sequence[Row], vocab_size: int, device: torch.device | str)
 
 def _is_edited(row: Row) -> bool:
     is_masked = row.allowed is not None or row.mask is not None
-    return bool(row.bias or row.frequency_penalty or row.presence_penalty or is_masked)
+    return bool(row.bias or row.is_penalised or is_masked)
 
 
-def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     if row.allowed is None:
         as_it_is[:] = True
     else:
@@ -94,19 +96,22 @@ def _edit_row(row: Row, as_it_is: np.ndarray) -> tuple[torch.Tensor, torch.Tenso
     if row.mask is not None:
         as_it_is &= row.mask
     amounts: dict[int, float] = {}
-    if row.frequency_penalty or row.presence_penalty:
+    if row.is_penalised:
         amounts = dict(zip(row.counts, penalties(row)[1].tolist(), strict=True))
     tokens = sorted(token for token in row.bias.keys() | amounts.keys() if as_it_is[token])
     as_it_is[tokens] = False
+    divide = torch.tensor(
+        [row.repetition_penalty if token in amounts else 1.0 for token in tokens], dtype=torch.float32
+    )
     add = torch.tensor([row.bias.get(token, 0.0) for token in tokens], dtype=torch.float32)
     subtract = torch.tensor([amounts.get(token, 0.0) for token in tokens], dtype=torch.float32)
-    return torch.tensor(tokens, dtype=torch.int64), add, subtract
+    return torch.tensor(tokens, dtype=torch.int64), divide, add, subtract
 
 
 def meta_edits(num_rows: int, vocab_size: int) -> Edits:
     words = torch.empty(num_rows, -(-vocab_size // 32), dtype=torch.int32, device="meta")
     integers, floats = (torch.empty(num_rows + 1, dtype=kind, device="meta") for kind in (torch.int32, torch.float32))
-    return Edits(words, integers, integers, floats, floats, longest=100)
+    return Edits(words, integers, integers, floats, floats, floats, longest=100)
 
 
 def meta_choices(num_rows: int, edits: Edits | None) -> RowChoices:

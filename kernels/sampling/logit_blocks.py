@@ -1,6 +1,6 @@
 """Read rows of logits block by block, with bias, penalties and the allowed-token mask applied.
 
-    y(x) = logit(x) + bias(x) - penalty(x), -inf where x is not allowed
+    y(x) = divided(logit(x)) + bias(x) - penalty(x), -inf where x is not allowed
 
 A row is its vocabulary in blocks, then its edits in blocks. `target_token.shaped` is the specification.
 """
@@ -30,6 +30,7 @@ def read_block(
     words_ptr,  # (N, num_words) int32; this and the rest read only if EDITED
     first_ptr,  # (N + 1,) int32
     edit_tokens_ptr,  # (E,) int32
+    divide_ptr,  # (E,)
     add_ptr,  # (E,)
     subtract_ptr,  # (E,)
     row,  # int64
@@ -56,6 +57,8 @@ def read_block(
             inside = edit < tl.load(first_ptr + row + 1)
             ids = tl.load(edit_tokens_ptr + edit, mask=inside, other=V)
             y = tl.load(logits_ptr + row * row_stride + ids, mask=inside, other=-float("inf")).to(tl.float32)
+            divide = tl.load(divide_ptr + edit, mask=inside, other=1.0)
+            y = tl.where(y > 0.0, tl.div_rn(y, divide), y * divide)
             y = y + tl.load(add_ptr + edit, mask=inside, other=0.0)
             y = y - tl.load(subtract_ptr + edit, mask=inside, other=0.0)
     else:
@@ -85,6 +88,6 @@ def block_arguments(logits: torch.Tensor, edits: Edits | None) -> tuple[torch.Te
     """Return the tensors whose pointers `read_block` takes; logits: (N, V)."""
     assert logits.ndim == 2 and logits.stride(1) == 1
     if edits is None:
-        return (logits,) * 6
+        return (logits,) * 7
     assert edits.words.shape == (len(logits), triton.cdiv(logits.shape[1], 32)) and edits.words.is_contiguous()
-    return logits, edits.words, edits.first, edits.tokens, edits.add, edits.subtract
+    return logits, edits.words, edits.first, edits.tokens, edits.divide, edits.add, edits.subtract

@@ -36,9 +36,14 @@ class Row:
     counts: Mapping[int, int] = field(default_factory=dict)  # of prompt, committed tokens and this node's ancestors
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     bias: Mapping[int, float] = field(default_factory=dict)
     allowed: tuple[int, ...] | None = None
     mask: np.ndarray | None = None  # (V,) bool: tokens allowed here, if not all
+
+    @property
+    def is_penalised(self) -> bool:
+        return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
 
 
 def target_token_reference(logits: torch.Tensor, choice: Choice, position: int) -> int:
@@ -75,8 +80,15 @@ def _nucleus_floor(z: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def shaped(logits: torch.Tensor, row: Row) -> torch.Tensor:
-    """Apply bias, penalties, allowed tokens and the mask: (V,) to a new (V,) float32."""
+    """Apply bias, penalties, allowed tokens and the mask: (V,) to a new (V,) float32.
+
+    A repetition penalty p divides the logits of seen tokens that are above 0 by p, and multiplies the others by it
+    (CTRL, arXiv 1909.05858, section 4.1, as transformers has it), before all else.
+    """
     z = logits.clone()
+    if row.repetition_penalty != 1.0 and row.counts:
+        seen = torch.tensor(list(row.counts), dtype=torch.int64)
+        z[seen] = torch.where(z[seen] > 0, z[seen] / row.repetition_penalty, z[seen] * row.repetition_penalty)
     if row.bias:
         z[torch.tensor(list(row.bias))] += torch.tensor(list(row.bias.values()))
     if row.frequency_penalty or row.presence_penalty:

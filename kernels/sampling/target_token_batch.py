@@ -54,6 +54,7 @@ def _first_pass_kernel(
     words_ptr,
     first_ptr,
     edit_tokens_ptr,
+    divide_ptr,
     add_ptr,
     subtract_ptr,
     temperature_ptr,  # (N,)
@@ -72,7 +73,7 @@ def _first_pass_kernel(
     """Find the best token of one block of a row. Grid (N, M)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids, y = read_block(
-        logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
+        logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, divide_ptr, add_ptr, subtract_ptr,
         row, block, V, row_stride, num_words, num_blocks, EDITED, BLOCK,
     )  # fmt: skip
     temperature = tl.load(temperature_ptr + row)
@@ -96,6 +97,7 @@ def _top_k_mass(
     words_ptr,
     first_ptr,
     edit_tokens_ptr,
+    divide_ptr,
     add_ptr,
     subtract_ptr,
     row,
@@ -128,7 +130,7 @@ def _top_k_mass(
         below = tl.full([BLOCK], -float("inf"), tl.float32)
         for block in range(0, num_parts):
             ids, ys = read_block(
-                logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
+                logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, divide_ptr, add_ptr, subtract_ptr,
                 row, block, V, row_stride, num_words, num_blocks, EDITED, BLOCK,
             )  # fmt: skip
             z = tl.div_rn(ys, temperature)
@@ -155,6 +157,7 @@ def _finish_kernel(
     words_ptr,
     first_ptr,
     edit_tokens_ptr,
+    divide_ptr,
     add_ptr,
     subtract_ptr,
     temperature_ptr,
@@ -203,7 +206,7 @@ def _finish_kernel(
         total = 0.0
         if has_top_k & has_top_p:
             lowest, total, passes = _top_k_mass(
-                logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
+                logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, divide_ptr, add_ptr, subtract_ptr,
                 row, V, row_stride, num_words, num_blocks, num_parts, temperature, peak, top_k, EDITED, BLOCK,
             )  # fmt: skip
             floor = tl.maximum(floor, lowest)
@@ -220,7 +223,7 @@ def _finish_kernel(
             best_id = tl.full([BLOCK], 0, tl.int32) + V
             for block in range(0, num_parts):
                 ids, ys = read_block(
-                    logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
+                    logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, divide_ptr, add_ptr, subtract_ptr,
                     row, block, V, row_stride, num_words, num_blocks, EDITED, BLOCK,
                 )  # fmt: skip
                 z = tl.div_rn(ys, temperature)

@@ -44,6 +44,7 @@ def _block_top_kernel(
     words_ptr,
     first_ptr,
     edit_tokens_ptr,
+    divide_ptr,
     add_ptr,
     subtract_ptr,
     best_ptr,  # (N, M, n) float32
@@ -60,7 +61,7 @@ def _block_top_kernel(
     """Find the n best of one block. Grid (N, M)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids, y = read_block(
-        logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, add_ptr, subtract_ptr,
+        logits_ptr, words_ptr, first_ptr, edit_tokens_ptr, divide_ptr, add_ptr, subtract_ptr,
         row, block, V, row_stride, num_words, num_blocks, EDITED, BLOCK,
     )  # fmt: skip
     part = row * tl.num_programs(1) + block

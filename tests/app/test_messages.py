@@ -27,7 +27,7 @@ from app.store.event_stream import stored_texts
 
 SAMPLING = (
     '{"temperature":0.5,"top_p":1.0,"top_k":0,"min_p":0.0,"seed":7,"choice":0,"frequency_penalty":0.0,'
-    '"presence_penalty":0.0,"logit_bias":{"5":-1.5},"allowed_token_ids":null}'
+    '"presence_penalty":0.0,"repetition_penalty":1.0,"logit_bias":{"5":-1.5},"allowed_token_ids":null}'
 )
 # Of each kind an item, and its text as the last version with validated classes wrote it.
 WRITTEN: list[tuple[HotMessage, str]] = [

@@ -63,13 +63,10 @@ def whole(
     for end in ends:
         if end.finish_reason not in REASONS:
             raise _failure(end.finish_reason, end.error)
-    texts = [
-        (
-            GrowingText(deployment.tokenizer, end.record).take(end.tokens, end.logprobs, is_end=True),
-            REASONS[end.finish_reason or FinishReason.STOP],
-        )
-        for end in ends
-    ]
+    texts = []
+    for end in ends:
+        text = GrowingText(deployment.tokenizer, end.record)
+        texts.append((text.take(end.tokens, end.logprobs, is_end=True), text.reason(end.finish_reason)))
     return call.writer.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
@@ -118,10 +115,10 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
     part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
-    frame = _frame(call, [call.writer.part(call.head, place, part)]) if part.text or part.spoken else ""
+    frame = _frame(call, [call.writer.part(call.head, place, part)]) if part else ""
     if event.finish_reason is None:
         return frame
-    return frame + _frame(call, [call.writer.last(place, REASONS[event.finish_reason])])
+    return frame + _frame(call, [call.writer.last(place, text.reason(event.finish_reason))])
 
 
 def _frame(call: Call, choices: list[BaseModel]) -> str:

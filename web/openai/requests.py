@@ -5,6 +5,7 @@ effect. Any other name is refused. What OpenAI does not have (`top_k`, `ignore_e
 `extra_body`.
 """
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -19,16 +20,16 @@ from pydantic import (
     field_validator,
 )
 
+from app.answer_form import ResponseFormat, Tool, ToolCall, ToolChoice
 from app.errors import Unsupported
 from app.request import (
     MAX_CHARACTERS,
-    ChatMessage,
     GenerateRequest,
     LogitBias,
     Logprobs,
     MinP,
     Penalty,
-    ResponseFormat,
+    RepetitionPenalty,
     Speculation,
     Stop,
     StopTokenIds,
@@ -44,19 +45,21 @@ from web.errors import InvalidBody
 MAX_CHOICES = 16  # of one call; each is a request of its own
 COMPLETION_TOKENS = 16  # of a completion that does not say how many: OpenAI's default
 SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
-    "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "speculation",
+    "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "logit_bias", "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "speculation",
+)  # fmt: skip
+CONVERSATION = (
+    "tools", "tool_choice", "parallel_tool_calls", "documents", "chat_template_kwargs", "add_generation_prompt",
+    "continue_final_message",
 )  # fmt: skip
 UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
-    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+    "functions": ([],), "function_call": ("none", "auto"),
     "modalities": (["text"],), "audio": (), "web_search_options": (), "echo": (False,), "best_of": (1,),
-    "suffix": ("",), "repetition_penalty": (1, 1.0), "length_penalty": (1, 1.0), "use_beam_search": (False,),
+    "suffix": ("",), "length_penalty": (1, 1.0), "use_beam_search": (False,),
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
-    "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "add_generation_prompt": (True,),
-    "continue_final_message": (False,), "chat_template": (), "chat_template_kwargs": ({},), "documents": ([],),
+    "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "chat_template": (),
     "prompt_logprobs": (), "truncate_prompt_tokens": (), "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,), "structured_outputs": ({},), "guided_json": (), "guided_regex": ("",),
-    "guided_choice": ([],), "guided_grammar": ("",),
+    "return_tokens_as_token_ids": (False,),
 }  # fmt: skip
 
 
@@ -77,6 +80,18 @@ ONE_OR_MORE = Text | TokenIds | Annotated[list[Text] | list[TokenIds], Field(min
 Prompts = Annotated[list[Any], BeforeValidator(_prompts, json_schema_input_type=ONE_OR_MORE)]
 Ignored = Annotated[JsonValue, Field(description="taken and ignored")]
 Refused = Annotated[JsonValue, Field(description="refused, unless it asks for nothing")]
+
+
+class StructuredOutputs(BaseModel):
+    """One form of the answer, under vLLM's names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    json_: dict[str, JsonValue] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = Field(None, description="in llguidance's Lark syntax")
+    json_object: StrictBool | None = None
 
 
 class StreamOptions(BaseModel):
@@ -105,6 +120,7 @@ class Body(BaseModel):
     seed: int | None = Field(None, description="same seed, same texts")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = Field(None, description="as at vLLM; 1 changes nothing")
     logit_bias: LogitBias | None = None
     stop: Stop | None = None
 
@@ -127,7 +143,6 @@ class Body(BaseModel):
     service_tier: Ignored = None
     priority: Ignored = None
     request_id: Ignored = None
-    repetition_penalty: Refused = None
     length_penalty: Refused = None
     use_beam_search: Refused = None
     best_of: Refused = None
@@ -140,15 +155,16 @@ class Body(BaseModel):
     truncate_prompt_tokens: Refused = None
     return_token_ids: Refused = None
     return_tokens_as_token_ids: Refused = None
-    structured_outputs: Refused = None
-    guided_json: Refused = None
-    guided_regex: Refused = None
-    guided_choice: Refused = None
-    guided_grammar: Refused = None
+    structured_outputs: StructuredOutputs | None = Field(None, description="as at vLLM: the answer's form")
+    guided_json: dict[str, JsonValue] | str | None = Field(None, description="the same, under vLLM's former names")
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     _numbers = field_validator(
-        "n", "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias",
-        "top_k", "min_p", "allowed_token_ids", "stop_token_ids", "min_tokens", mode="before",
+        "n", "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty",
+        "repetition_penalty", "logit_bias", "top_k", "min_p", "allowed_token_ids", "stop_token_ids", "min_tokens",
+        mode="before",
     )(no_booleans)  # fmt: skip
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
@@ -156,6 +172,11 @@ class Body(BaseModel):
             value = getattr(self, name, None)
             if value is not None and repr(value) not in map(repr, harmless):  # 0 is not False
                 raise Unsupported(name, "is not supported here")
+        form = self._form()
+        if form is not None:
+            if rest.get("response_format") is not None:
+                raise Unsupported("response_format", "give one form of the answer")
+            rest = {**rest, "response_format": form}
         values = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
         if self.seed is not None:
             values["seed"] = self.seed % 2**63
@@ -165,6 +186,32 @@ class Body(BaseModel):
         except ValidationError as error:
             raise InvalidBody(error, names) from error
         return [one.model_copy(update={"choice": i}) for one in requests for i in range(self.n or 1)]
+
+    def _form(self) -> dict[str, Any] | None:
+        """Return a response format for vLLM's fields."""
+        names = self.structured_outputs or StructuredOutputs()
+        found = {
+            "json_schema": (names.json_, self.guided_json),
+            "regex": (names.regex, self.guided_regex),
+            "choice": (names.choice, self.guided_choice),
+            "grammar": (names.grammar, self.guided_grammar),
+            "json_object": (names.json_object,),
+        }
+        given = [(kind, value) for kind, values in found.items() for value in values if value]
+        if len(given) > 1:
+            raise Unsupported("structured_outputs", "give one form of the answer")
+        for kind, value in given:
+            if kind == "json_object":
+                return {"type": kind}
+            return {"type": kind, kind: {"schema": _schema(value)} if kind == "json_schema" else value}
+        return None
+
+
+def _schema(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Unsupported("structured_outputs.json", f"is not JSON: {error}") from error
 
 
 def _text(value: Any) -> Any:
@@ -184,11 +231,14 @@ class TextPart(BaseModel):
 
 
 class Turn(BaseModel):
-    """A message of a conversation. Other fields (`name`, say) are ignored."""
+    """A message of a conversation. Other fields are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_text, json_schema_input_type=str | list[TextPart] | None)] = None
-    tool_calls: JsonValue = Field(None, description="refused, unless empty", json_schema_extra={"enum": [None, []]})
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
 
 
 class ChatBody(Body):
@@ -200,36 +250,41 @@ class ChatBody(Body):
     top_logprobs: Logprobs | None = Field(None, description="requires logprobs to be true")
     response_format: ResponseFormat | None = None
 
-    parallel_tool_calls: Ignored = None
-    reasoning_effort: Ignored = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: StrictBool | None = None
+    documents: list[dict[str, JsonValue]] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="as at vLLM: the template's variables")
+    add_generation_prompt: StrictBool | None = None
+    continue_final_message: StrictBool | None = Field(None, description="as at vLLM: go on with the last message")
+    reasoning_effort: str | None = Field(None, description="a variable of the chat template, if it has one")
+
     verbosity: Ignored = None
     prediction: Ignored = None
-    tools: Refused = None
-    tool_choice: Refused = None
     functions: Refused = None
     function_call: Refused = None
     modalities: Refused = None
     audio: Refused = None
     web_search_options: Refused = None
-    add_generation_prompt: Refused = None
-    continue_final_message: Refused = None
     chat_template: Refused = None
-    chat_template_kwargs: Refused = None
-    documents: Refused = None
 
     _chat_numbers = field_validator("max_completion_tokens", "top_logprobs", mode="before")(no_booleans)
 
     def requests(self, most_tokens: int) -> list[GenerateRequest]:
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "requires logprobs to be true")
-        if any(turn.tool_calls not in (None, []) for turn in self.messages):
-            raise Unsupported("messages", "tool calls are not supported here")
         wanted = (self.top_logprobs or 0) if self.logprobs else None
         rest = {
             "max_tokens": self.max_completion_tokens or self.max_tokens or most_tokens,
             "logprobs": wanted,
             "response_format": self.response_format,
+            **{name: value for name in CONVERSATION if (value := getattr(self, name)) is not None},
         }
+        if self.reasoning_effort is not None:
+            rest["chat_template_kwargs"] = {
+                "reasoning_effort": self.reasoning_effort,
+                **(self.chat_template_kwargs or {}),
+            }
         return list(self._each([{"messages": [turn_of(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
@@ -264,5 +319,7 @@ class CompletionBody(Body):
         return {"prompt_ids": "prompt"}
 
 
-def turn_of(turn: Turn) -> ChatMessage:
-    return ChatMessage(role="system" if turn.role == "developer" else turn.role, content=turn.content or "")
+def turn_of(turn: Turn) -> dict[str, Any]:
+    """Return the message's fields in a generate request."""
+    values = {name: value for name, value in turn if value is not None}
+    return {**values, "role": "system" if turn.role == "developer" else turn.role}

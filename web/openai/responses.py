@@ -4,7 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-Reason = Literal["stop", "length"]
+from app.answer_form import ToolCall
+
+Reason = Literal["stop", "length", "tool_calls"]
 
 
 class TopLogprob(BaseModel):
@@ -24,7 +26,9 @@ class ChatLogprobs(BaseModel):
 
 class Message(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
     refusal: None = None
 
 
@@ -73,9 +77,25 @@ class ChatCompletion(CompletionBase):
     usage: Usage
 
 
+class FunctionDelta(BaseModel):
+    name: str | None = None
+    arguments: str
+
+
+class CallDelta(BaseModel):
+    """The begin of a call, with its id and name, or more of its arguments."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class Delta(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.answer_form import Thinking
+from app.engine.text.answer_parts import CallPart, PartStream
 from app.engine.text.stop_strings import AnswerStream
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import FinishReason, Record
@@ -21,16 +23,27 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text and the tokens that begin in it."""
+    """Text and the tokens that begin in it. `calls` and `reasoning`: what was text of them, and is not in `text`."""
 
     text: str
     spoken: list[Spoken]
+    reasoning: str = ""
+    calls: Sequence[CallPart] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.spoken or self.reasoning or self.calls)
 
 
 class GrowingText:
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)
+        self._parts: PartStream | None = None
+        if record.calls or record.thinking is not Thinking.NO:
+            self._parts = PartStream(
+                record.id, record.thinking, tokenizer.call_syntax if record.calls else None, record.prefix
+            )
         self._waiting: list[Spoken] = []
+        self._has_calls = False
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], *, is_end: bool) -> Part:
         text = ""
@@ -42,7 +55,16 @@ class GrowingText:
             text += self._answer.flush()
         ready = [one for one in self._waiting if one.start < self._answer.shown]
         self._waiting = self._waiting[len(ready) :]
-        return Part(text, ready)
+        if self._parts is None:
+            return Part(text, ready)
+        parts = self._parts.feed(text, is_end=is_end)
+        self._has_calls = self._has_calls or bool(parts.calls)
+        return Part(parts.content, ready, parts.reasoning, parts.calls)
+
+    def reason(self, reason: FinishReason | None) -> Reason:
+        """Name the end as OpenAI does."""
+        found = REASONS[reason or FinishReason.STOP]
+        return "tool_calls" if self._has_calls and found == "stop" else found
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:

@@ -7,11 +7,22 @@ POST /detokenize    token ids -> text
 from typing import Self
 
 from flask import Blueprint, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from app.answer_form import Tool
 from app.errors import InvalidRequest
-from app.request import MAX_CHARACTERS, MAX_MESSAGES, TokenId, no_booleans
+from app.request import MAX_CHARACTERS, MAX_MESSAGES, Conversation, TokenId, no_booleans
 from web.api.http_io import body_of, json_answer
+from web.errors import InvalidBody
 from web.openai.requests import Turn, turn_of
 from web.openai.routes import check_model
 from workers.deployment import Deployment
@@ -28,6 +39,10 @@ class TokenizeBody(TokenBody):
 
     prompt: str | None = Field(None, max_length=MAX_CHARACTERS)
     messages: list[Turn] | None = Field(None, min_length=1, max_length=MAX_MESSAGES, description="instead of prompt")
+    tools: list[Tool] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+    add_generation_prompt: StrictBool | None = None
+    continue_final_message: StrictBool | None = None
     add_special_tokens: StrictBool = Field(True, description="of the model's, to a prompt; templates have their own")
 
     @model_validator(mode="after")
@@ -55,6 +70,15 @@ class Detokenized(BaseModel):
     prompt: str
 
 
+def _conversation(body: TokenizeBody, messages: list[Turn]) -> Conversation:
+    names = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
+    try:
+        return Conversation.model_validate({**given, "messages": [turn_of(one) for one in messages]})
+    except ValidationError as error:
+        raise InvalidBody(error) from error
+
+
 def blueprint(deployment: Deployment) -> Blueprint:
     routes = Blueprint("tokens", __name__)
     tokenizer = deployment.tokenizer
@@ -66,7 +90,7 @@ def blueprint(deployment: Deployment) -> Blueprint:
         if body.messages is None:
             ids = tokenizer.encode(body.prompt or "", special=body.add_special_tokens)
         else:
-            ids = tokenizer.chat([turn_of(one) for one in body.messages])
+            ids, _ = tokenizer.conversation(_conversation(body, body.messages))
         return json_answer(Tokens(count=len(ids), max_model_len=tokenizer.context_tokens, tokens=ids))
 
     @routes.post("/detokenize")

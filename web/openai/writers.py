@@ -6,8 +6,10 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from app.engine.text.answer_parts import CallPart, calls_of
 from app.engine.text.tokenizer import Tokenizer
 from web.openai.responses import (
+    CallDelta,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -17,6 +19,7 @@ from web.openai.responses import (
     CompletionChoice,
     CompletionLogprobs,
     Delta,
+    FunctionDelta,
     Message,
     Reason,
     TokenLogprob,
@@ -56,9 +59,7 @@ class ChatWriter:
 
     def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
         choices = [
-            ChatChoice(
-                index=i, message=Message(content=part.text), logprobs=_chat_logprobs(head, part), finish_reason=reason
-            )
+            ChatChoice(index=i, message=_message(part), logprobs=_chat_logprobs(head, part), finish_reason=reason)
             for i, (part, reason) in enumerate(texts)
         ]
         return ChatCompletion(**head.fields(), choices=choices, usage=usage)
@@ -67,7 +68,7 @@ class ChatWriter:
         return _chunk_choice(index, Delta(role="assistant", content=""))
 
     def part(self, head: Head, index: int, part: Part) -> BaseModel:
-        return _chunk_choice(index, Delta(content=part.text), logprobs=_chat_logprobs(head, part))
+        return _chunk_choice(index, _delta(part), logprobs=_chat_logprobs(head, part))
 
     def last(self, index: int, reason: Reason) -> BaseModel:
         return _chunk_choice(index, Delta(), reason=reason)
@@ -99,6 +100,34 @@ class CompletionWriter:
     def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
         made = Completion(**head.fields(), object="text_completion", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
+
+
+def _message(part: Part) -> Message:
+    calls = calls_of(part.calls)
+    return Message(
+        content=part.text if part.text or not calls else None,
+        reasoning_content=part.reasoning or None,
+        tool_calls=[*calls] or None,
+    )
+
+
+def _delta(part: Part) -> Delta:
+    """Fields of nothing are left out, but for the content of a chunk that has nothing else."""
+    fields: dict[str, Any] = {}
+    if part.reasoning:
+        fields["reasoning_content"] = part.reasoning
+    if part.calls:
+        fields["tool_calls"] = [_call_delta(one) for one in part.calls]
+    if part.text or not fields:
+        fields["content"] = part.text
+    return Delta(**fields)
+
+
+def _call_delta(part: CallPart) -> CallDelta:
+    if part.name is None:
+        return CallDelta(index=part.index, function=FunctionDelta(arguments=part.arguments))
+    function = FunctionDelta(name=part.name, arguments=part.arguments)
+    return CallDelta(index=part.index, id=part.id, type="function", function=function)
 
 
 def _chunk_choice(

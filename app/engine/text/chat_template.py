@@ -15,24 +15,26 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from app.errors import InvalidRequest, ModelRefused
-from app.request import ChatMessage
+
+Turn = dict[str, Any]
 
 
 class ChatTemplate:
     """A compiled template. Raises ModelRefused."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
         self._special_tokens = dict(special_tokens)
         try:
             self._template = _environment().from_string(source)
         except TemplateError as error:
             raise ModelRefused(f"the model's chat template does not compile: {error}") from error
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the conversation up to the assistant's answer. Raises InvalidRequest."""
-        plain = [{"role": message.role, "content": message.content} for message in messages]
+    def render(self, turns: Sequence[Turn], variables: Mapping[str, Any] | None = None) -> str:
+        """Return the conversation up to the assistant's answer, or to what `variables` say. Raises InvalidRequest."""
+        values = {"add_generation_prompt": True, **self._special_tokens, **(variables or {}), "messages": turns}
         try:
-            return self._template.render(messages=plain, add_generation_prompt=True, **self._special_tokens)
+            return self._template.render(values)
         except (TemplateError, TypeError, ValueError, OverflowError) as error:
             raise InvalidRequest("messages", f"the model's chat template refuses the messages: {error}") from error
 

@@ -1,8 +1,10 @@
-"""Constrain answers to a JSON schema by llguidance.
+"""Constrain answers to a form by llguidance: a JSON schema, or a grammar in its Lark syntax.
 
 The mask is a function of the generated tokens alone, so it forks along a tree (design D1).
 """
 
+import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
+from app.answer_form import ANY_OBJECT, ResponseFormat, closed
+from app.engine.text.call_syntax import WHITESPACE
 from app.errors import GenerationFailed
 
-LOOKS = 16  # first tokens of a schema whose successors are looked at
-# Else a model that is unsure fills its answer with line breaks, each of them allowed.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
+LOOKS = 16  # first tokens of a form whose successors are looked at
 
 
 class Grammars:
@@ -23,20 +25,21 @@ class Grammars:
     def __init__(self, tokenizer_file: Path, vocab_size: int, eos_ids: tuple[int, ...]) -> None:
         self._file, self._vocab_size, self._eos_ids = tokenizer_file, vocab_size, eos_ids
 
-    def fault(self, json_schema: str) -> str | None:
+    def fault(self, grammar: str, prefix: Sequence[int] = ()) -> str | None:
+        """Say why no answer can follow the form behind `prefix`."""
         if not self._eos_ids:
-            return "this model has no end token, so no answer of it can end where a schema does"
+            return "this model has no end token, so no answer of it can end where a form does"
         try:
-            grammar = _grammar(json_schema)
+            compiled = _compiled(grammar)
         except ValueError as error:  # not a schema at all
             return str(error)
         if isinstance(self._tokens, str):
             return f"not with this model's tokenizer: {self._tokens}"
-        is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokens)
+        is_wrong, words = LLMatcher.validate_grammar_with_warnings(compiled, self._tokens)
         if is_wrong:
             return words[0]
-        state = self.state(json_schema)
         try:
+            state = self.state(grammar, prefix)
             first = state.mask(())
             # Too many alternatives, as of 500 properties, stand behind the bracket.
             for token in () if first is None else np.flatnonzero(first)[:LOOKS].tolist():
@@ -45,9 +48,13 @@ class Grammars:
             return str(error)
         return None
 
-    def state(self, json_schema: str) -> "GrammarState":
+    def state(self, grammar: str, prefix: Sequence[int] = ()) -> "GrammarState":
+        """Begin behind the tokens `prefix` of the answer. Raises GenerationFailed if the form does not allow them."""
         assert not isinstance(self._tokens, str), self._tokens
-        return GrammarState(LLMatcher(self._tokens, _grammar(json_schema), log_level=0), self._vocab_size)
+        matcher = LLMatcher(self._tokens, _compiled(grammar), log_level=0)
+        if matcher.try_consume_tokens([*prefix]) < len(prefix):
+            raise GenerationFailed("the message to go on with does not follow the form")
+        return GrammarState(matcher, self._vocab_size)
 
     def bytes_of(self, token: int) -> bytes | None:
         """Return a token's bytes in UTF-8, if the tokenizer can be read."""
@@ -89,9 +96,36 @@ class GrammarState:
         if self._matcher.is_error():
             reason = self._matcher.get_error().partition("\n")[0]  # the lines below are the library's state
             self._matcher, self._read = self._start.deep_copy(), []  # it can still answer for other tokens
-            raise GenerationFailed(f"no token satisfies the JSON schema at this position: {reason}")
+            raise GenerationFailed(f"no token satisfies the form at this position: {reason}")
         return None if bits is None else np.unpackbits(bits, bitorder="little", count=self._vocab_size).view(bool)
 
 
-def _grammar(json_schema: str) -> str:
-    return LLMatcher.grammar_from_json_schema(json_schema, defaults={"whitespace_pattern": WHITESPACE})
+def grammar_of(form: ResponseFormat) -> str | None:
+    """Write a form as `Grammars` read it; None: the answer is free. The order of a schema's properties counts."""
+    match form.type:
+        case "json_schema":
+            assert form.json_schema is not None
+            schema = form.json_schema.json_schema
+            return json.dumps(closed(schema) if form.json_schema.strict else schema)
+        case "json_object":
+            return ANY_OBJECT
+        case "regex":
+            return "start: /" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", form.regex or "") + "/"
+        case "choice":
+            return "start: " + " | ".join(json.dumps(one) for one in form.choice or ())
+        case "grammar":
+            return form.grammar
+    return None
+
+
+def rule_of(grammar: str) -> str:
+    """Write a form that has one rule, as the body of a rule of a larger grammar."""
+    if not grammar.startswith("{"):
+        return grammar.removeprefix("start: ")
+    return "%json " + json.dumps({**json.loads(grammar), "x-guidance": {"whitespace_pattern": WHITESPACE}})
+
+
+def _compiled(grammar: str) -> str:
+    if grammar.startswith("{"):
+        return LLMatcher.grammar_from_json_schema(grammar, defaults={"whitespace_pattern": WHITESPACE})
+    return LLMatcher.grammar_from_lark(grammar)

@@ -45,7 +45,7 @@ class AnswerStream:
         end = _stop_at(text, self._stop)
         self.has_stopped = end is not None
         if end is None:
-            end = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
+            end = len(text) - max((overlap(text, stop) for stop in self._stop), default=0)
         self._held = "" if self.has_stopped else text[end:]
         self.shown += end
         return text[:end]
@@ -87,5 +87,5 @@ def _stop_at(text: str, stop: Sequence[str]) -> int | None:
     return min(found)[1] if found else None
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -3,16 +3,19 @@
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
+from app.answer_form import Thinking
+from app.engine.text.call_syntax import END_OF_THINK, THINK, CallSyntax
 from app.engine.text.chat_template import ChatTemplate
+from app.engine.text.conversation import Conversations
 from app.engine.text.grammar import Grammars
 from app.errors import InvalidRequest, ModelRefused
-from app.request import ChatMessage
+from app.request import ChatMessage, Conversation
 
 FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -44,7 +47,7 @@ class Tokenizer:
         tokenizer_config = _read_json(folder / "tokenizer_config.json")
         special_tokens = _special_tokens(tokenizer_config)
         source = _template_source(folder, tokenizer_config)
-        self._template = ChatTemplate(source, special_tokens) if source is not None else None
+        self._conversations = None if source is None else Conversations(ChatTemplate(source, special_tokens))
         # Columns of the model's logits: ids from there on mean nothing.
         self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
         self.context_tokens = _context_tokens(folder, config)  # of prompt and answer together
@@ -53,6 +56,13 @@ class Tokenizer:
             _text_config(config).get("eos_token_id"),
             self._backend.token_to_id(special_tokens.get("eos_token", "")),
         )
+        # Special tokens that are text nevertheless: they divide an answer into its parts.
+        marks = (THINK, END_OF_THINK, *(() if self.call_syntax is None else self.call_syntax.markers))
+        self._marks = {
+            id_: mark
+            for mark in marks
+            if (id_ := self.token_of(mark)) is not None and not self._backend.decode([id_], skip_special_tokens=True)
+        }
         self.grammars = Grammars(path, self.vocab_size, self.eos_ids)
         # Tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours.
         self.byte_ids = frozenset(
@@ -71,12 +81,42 @@ class Tokenizer:
 
         Raises as `encode` does, naming `field`.
         """
-        if self._template is None:
+        return self.conversation(Conversation.model_construct(messages=tuple(messages)), most, field)[0]
+
+    def conversation(
+        self, conversation: Conversation, most: int | None = None, field: str = "messages"
+    ) -> tuple[list[int], Thinking]:
+        """Return as `chat` does, and where the answer has its reasoning."""
+        if self._conversations is None:
             raise InvalidRequest("messages", "this model has no chat template; send prompt and raw=true instead")
-        return self._encode(self._template.render(messages), field, most, add_special_tokens=False)
+        text, thinking = self._conversations.render(conversation)
+        return self._encode(text, field, most, add_special_tokens=False), thinking
+
+    @property
+    def call_syntax(self) -> CallSyntax | None:
+        """Return how this model writes calls of tools; None: it has no chat template."""
+        return None if self._conversations is None else self._conversations.syntax
+
+    def prefix_ids(self, prefix: str) -> list[int]:
+        """Return ids of an answer's text that the prompt ends with, there perhaps others of the same text."""
+        return self.encode(prefix, special=False) if prefix else []
+
+    def token_of(self, text: str) -> int | None:
+        return self._backend.token_to_id(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._backend.decode(ids if isinstance(ids, list) else list(ids), skip_special_tokens=True))
+        ids = ids if isinstance(ids, list) else list(ids)
+        if not self._marks.keys().isdisjoint(ids):
+            return "".join(self._marked(ids))
+        return str(self._backend.decode(ids, skip_special_tokens=True))
+
+    def _marked(self, ids: list[int]) -> Iterator[str]:
+        start = 0
+        for i, id_ in enumerate(ids):
+            if id_ in self._marks:
+                yield self._backend.decode(ids[start:i], skip_special_tokens=True) + self._marks[id_]
+                start = i + 1
+        yield self._backend.decode(ids[start:], skip_special_tokens=True)
 
     def _encode(self, text: str, field: str, most: int | None, *, add_special_tokens: bool) -> list[int]:
         try:

@@ -14,7 +14,7 @@ from app.config import ROOT
 from app.errors import InvalidRequest
 from app.local.health import Health
 from app.local.instance import Instance, ProcessId, State
-from app.request import GenerateRequest, SpeculationBounds
+from app.request import Conversation, GenerateRequest, SpeculationBounds
 
 REDIS_URL = "redis://:secret@127.0.0.1:1"
 
@@ -208,10 +208,11 @@ def parse(*flags: str) -> GenerateRequest:
 def test_flags_are_the_requests_fields() -> None:
     flags = "--temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --seed 7 --choice 2 --frequency-penalty 1"
     rest = "--presence-penalty -1 --raw --max-tokens 9 --stop a --stop b --logprobs 2 --min-tokens 3 --ignore-eos"
+    rest += " --repetition-penalty 1.25"
     values = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 7, "choice": 2, "frequency_penalty": 1.0,
         "presence_penalty": -1.0, "raw": True, "max_tokens": 9, "stop": ("a", "b"), "logprobs": 2,
-        "min_tokens": 3, "ignore_eos": True,
+        "min_tokens": 3, "ignore_eos": True, "repetition_penalty": 1.25,
     }  # fmt: skip
     assert parse(*flags.split(), *rest.split()) == GenerateRequest(prompt="x", **values)
     assert parse() == GenerateRequest(prompt="x")
@@ -223,6 +224,7 @@ def test_flags_are_the_requests_fields() -> None:
         "speculation",
         "prompt_ids",
         "stop_token_ids",
+        *Conversation.model_fields,
     }
     assert values.keys() == GenerateRequest.model_fields.keys() - as_json - {"prompt"}
 

@@ -34,6 +34,7 @@ def row(draw: random.Random, vocab_size: int, filters: str = "all", edited: bool
         counts=Counter(draw.randrange(vocab_size) for _ in range(draw.choice([1, 50, 3000]))),
         frequency_penalty=draw.choice([0.0, 0.5, -0.25]),
         presence_penalty=draw.choice([0.0, 0.75, -1.5]),
+        repetition_penalty=draw.choice([1.0, 1.3, 0.7]),
         bias={draw.randrange(vocab_size): draw.uniform(-9, 9) for _ in range(draw.choice([0, 1, 20]))},
         **draw.choice([{}, {"allowed": some}, {"mask": np.isin(np.arange(vocab_size), some)}]),
     )

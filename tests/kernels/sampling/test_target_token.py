@@ -135,17 +135,24 @@ def test_input_stays_as_it_was():
     history=st.lists(st.integers(0, 9), min_size=1, max_size=30),
     frequency=st.sampled_from([-2.0, 0.0, 0.75]),
     presence=st.sampled_from([-1.0, 0.0, 0.5]),
+    repetition=st.sampled_from([0.5, 1.0, 2.0]),
     bias=st.dictionaries(st.integers(0, 9), st.integers(-100, 100).map(float), max_size=4),
     allowed=st.one_of(st.none(), st.sets(st.integers(0, 9), min_size=1)),
     is_mask=st.booleans(),
 )
-def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, bias, allowed, is_mask):
-    logits = [0.25 * i for i in range(10)]
+def test_shaping_is_repetition_then_bias_then_penalties_then_mask(
+    history, frequency, presence, repetition, bias, allowed, is_mask
+):
+    logits = [0.25 * (i - 5) for i in range(10)]
+    repeated = [
+        logit if i not in history else logit / repetition if logit > 0 else logit * repetition
+        for i, logit in enumerate(logits)
+    ]
     expected = [
         logit + bias.get(i, 0.0) - history.count(i) * frequency - (i in history) * presence
         if allowed is None or i in allowed
         else -math.inf
-        for i, logit in enumerate(logits)
+        for i, logit in enumerate(repeated)
     ]
     row = Row(
         choice(0.0),
@@ -153,6 +160,7 @@ def test_shaping_is_bias_then_penalties_then_mask(history, frequency, presence, 
         Counter(history),
         frequency_penalty=frequency,
         presence_penalty=presence,
+        repetition_penalty=repetition,
         bias=bias,
         allowed=None if allowed is None or is_mask else tuple(allowed),
         mask=np.isin(np.arange(10), list(allowed)) if allowed is not None and is_mask else None,

@@ -53,7 +53,7 @@ def test_a_chat_completion_has_openais_shape(client: FlaskClient, verifier: Scri
     assert set(answer) == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
     assert answer["id"].startswith("chatcmpl-") and answer["object"] == "chat.completion"
     assert abs(answer["created"] - time.time()) < 60 and answer["system_fingerprint"].startswith("fp_")
-    message = {"role": "assistant", "content": TEXT, "refusal": None}
+    message = {"role": "assistant", "content": TEXT, "reasoning_content": None, "tool_calls": None, "refusal": None}
     assert answer["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
     usage = answer["usage"]
     assert usage["completion_tokens"] == len(verifier.answer)
@@ -210,9 +210,8 @@ NEUTRAL = {  # what load generators and evaluation tools always send
     "add_special_tokens": True, "structured_outputs": None, "guided_json": None,
 }  # fmt: skip
 UNSERVED = {
-    "repetition_penalty": 1.1, "use_beam_search": True, "best_of": 2, "echo": True, "skip_special_tokens": False,
-    "prompt_logprobs": 1, "guided_regex": "a+", "guided_choice": ["a"], "structured_outputs": {"regex": "a"},
-    "truncate_prompt_tokens": 5, "return_token_ids": True,
+    "use_beam_search": True, "best_of": 2, "echo": True, "skip_special_tokens": False,
+    "prompt_logprobs": 1, "truncate_prompt_tokens": 5, "return_token_ids": True,
 }  # fmt: skip
 
 
@@ -254,7 +253,7 @@ def test_defaults_are_openais(client: FlaskClient, deployment: Deployment, setti
     nulls = dict.fromkeys(("n", "stop", "seed", "temperature", "stream_options", "response_format", "top_p"))
     chatted = submitted(client, deployment, "/v1/chat/completions", max_tokens=None, **nulls)
     assert (chatted.sampling.temperature, chatted.max_tokens) == (1.0, settings.max_tokens)
-    assert (chatted.logprobs, chatted.stop, chatted.json_schema) == (None, (), None)
+    assert (chatted.logprobs, chatted.stop, chatted.grammar) == (None, (), None)
     plain = submitted(client, deployment, "/v1/completions", max_tokens=None)
     assert plain.max_tokens == 16 and plain.prompt_ids == tuple(deployment.tokenizer.encode("Hi"))
 
@@ -271,10 +270,10 @@ def test_response_formats_reach_the_engine(client: FlaskClient, deployment: Depl
     schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
     named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
     record = submitted(client, deployment, "/v1/chat/completions", response_format=named)
-    assert json.loads(record.json_schema or "") == schema
+    assert json.loads(record.grammar or "") == {**schema, "additionalProperties": False}
     record = submitted(client, deployment, "/v1/chat/completions", response_format={"type": "json_object"})
-    assert json.loads(record.json_schema or "") == {"type": "object"}
-    assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).json_schema is None
+    assert json.loads(record.grammar or "") == {"type": "object"}
+    assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).grammar is None
 
 
 def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Deployment) -> None:
@@ -301,7 +300,7 @@ def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Depl
             "messages.0.content",
             "invalid_value",
         ),
-        ("/v1/chat/completions", {"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ("/v1/chat/completions", {"tools": [{"type": "function"}]}, "tools.0.function", "missing_required_parameter"),
         ("/v1/chat/completions", {"audio": {}}, "audio", "unsupported_parameter"),
         ("/v1/chat/completions", {"top_logprobs": 3}, "top_logprobs", "unsupported_parameter"),
         ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),

@@ -89,7 +89,7 @@ def test_greedy_tokens_come_without_reading_the_row_again():
 
 @pytest.mark.parametrize(
     "extra",
-    [{}, {"frequency_penalty": 1.5}, {"presence_penalty": -1.0}, {"logit_bias": {3: 9.0}}]
+    [{}, {"frequency_penalty": 1.5}, {"presence_penalty": -1.0}, {"repetition_penalty": 1.4}, {"logit_bias": {3: 9.0}}]
     + [{"allowed_token_ids": (4, 9, 11)}, {"allowed_token_ids": (0,), "frequency_penalty": 2.0}],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
@@ -104,6 +104,7 @@ def test_a_token_follows_the_definition(extra, temperature):
         Counter(history),
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
+        repetition_penalty=sampling.repetition_penalty,
         bias=sampling.logit_bias,
         allowed=sampling.allowed_token_ids,
     )

@@ -90,7 +90,7 @@ def test_a_forbidden_history_has_no_successor(tokenizer: Tokenizer) -> None:
         ({"$ref": "#/definitions/x"}, "definitions/x"),
         ({"type": "string", "pattern": "("}, "unclosed"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "Unsatisfiable"),
-        ({"$ref": "#"}, "no token satisfies the JSON schema"),
+        ({"$ref": "#"}, "no token satisfies the form"),
         ({"type": ["null", "object"], "properties": {f"p{i}": {"type": "integer"} for i in range(500)}}, "2007 items"),
     ],
 )
