@@ -55,6 +55,7 @@ FLOORS = (
     ("web",),
     ("web.api",),
     ("web.openai", "web.ops"),
+    ("web.anthropic", "web.responses"),
     ("web.openapi",),
     ("web.factory",),
     ("web.server",),

@@ -1,6 +1,7 @@
 """Authenticate a call by its Authorization header: the caller's API key and tenant, or 401.
 
-With keys in use, every route but the public ones needs `Authorization: Bearer <key>`. No cookies, so another site
+With keys in use, every route but the public ones needs `Authorization: Bearer <key>`, or `X-Api-Key: <key>` as
+Anthropic's clients send it. No cookies, so another site
 cannot act for a visitor.
 """
 
@@ -57,9 +58,10 @@ def may_see(record: Record) -> bool:
 
 def _presented(keyring: Keyring) -> ApiKey:
     header = request.authorization
-    if header is None or header.type != "bearer" or not header.token:
+    token = header.token if header is not None and header.type == "bearer" else request.headers.get("X-Api-Key")
+    if not token:
         raise Unauthorized("an API key is required: send the header Authorization: Bearer <key>")
-    key = keyring.find(header.token)
+    key = keyring.find(token)
     if key is None:
         raise Unauthorized("this API key is unknown")
     return key

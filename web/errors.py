@@ -1,6 +1,6 @@
 """Turn exceptions into HTTP responses: each kind has one status, here and nowhere else.
 
-The body is JSON: an ErrorAnswer, and below /v1 OpenAI's V1ErrorAnswer.
+The body is JSON: an ErrorAnswer, below /v1 OpenAI's V1ErrorAnswer, and below /v1/messages Anthropic's.
 
 400 wrong input     401 no API key, or a wrong one     404 no such request, model, page     413 body too large
 415 body is not JSON     421 the Host header is not allowed     499 cancelled, as when the client left
@@ -12,7 +12,7 @@ The body is JSON: an ErrorAnswer, and below /v1 OpenAI's V1ErrorAnswer.
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from flask import Flask, Response, request
 from kombu.exceptions import OperationalError
@@ -39,8 +39,13 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1  # Redis restarts in about a second
 BODY = "body"  # the field of an error that concerns several fields or the JSON itself
-V1 = "/v1"  # below it errors have OpenAI's shape
+V1 = "/v1"  # below it errors have OpenAI's shape,
+MESSAGES = "/v1/messages"  # and below this Anthropic's
 V1_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+MESSAGES_TYPES = {
+    401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
+    503: "overloaded_error",
+}  # fmt: skip
 V1_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 V1_DETAIL_CODES = {  # by the type of a detail
     "missing": "missing_required_parameter",
@@ -83,12 +88,30 @@ class V1ErrorAnswer(BaseModel):
     error: V1Error
 
 
+class MessagesError(BaseModel):
+    """An error's message, with the first wrong field at its begin."""
+
+    type: str
+    message: str
+
+
+class MessagesErrorAnswer(BaseModel):
+    type: Literal["error"] = "error"
+    error: MessagesError
+
+
 class InvalidBody(Exception):
     """`names`: the caller's names of fields, if they differ from the model's."""
 
     def __init__(self, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
         super().__init__(str(error))
         self.error, self.names = error, names or {}
+
+
+def error_model(path: str) -> type[BaseModel]:
+    """Return whose shape the errors of a path have."""
+    models = ((MESSAGES, MessagesErrorAnswer), (V1, V1ErrorAnswer))
+    return next((one for below, one in models if path == below or path.startswith(f"{below}/")), ErrorAnswer)
 
 
 def install(app: Flask) -> None:
@@ -112,6 +135,11 @@ def v1_error_body(status: int, message: str, field: str | None = None, kind: str
         code=V1_DETAIL_CODES.get(kind, V1_CODES.get(status, default)),
     )
     return V1ErrorAnswer(error=error).model_dump_json()
+
+
+def messages_error_body(status: int, message: str) -> str:
+    kind = MESSAGES_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return MessagesErrorAnswer(error=MessagesError(type=kind, message=message)).model_dump_json()
 
 
 def _invalid_body(invalid: InvalidBody) -> Response:
@@ -180,7 +208,10 @@ def _answer(
 ) -> Response:
     first = details[0] if details else None
     field = first.field if first else None
-    if request.path == V1 or request.path.startswith(f"{V1}/"):
+    model = error_model(request.path)
+    if model is MessagesErrorAnswer:
+        body = messages_error_body(status, message)
+    elif model is V1ErrorAnswer:
         body = v1_error_body(status, message, field, first.type if first else "")
     else:
         body = error_body(message, field, details)

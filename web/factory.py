@@ -6,12 +6,15 @@ from threading import Event as Flag
 from flask import Flask, Response
 
 from web import auth, errors, host_check, openapi, page
+from web.anthropic import routes as anthropic
 from web.api import routes
 from web.api.disconnects import DisconnectWatcher
 from web.api.stream_limits import StreamLimits
 from web.openai import routes as v1
 from web.openai import tokens
+from web.openai.answer import Answers
 from web.ops import dashboard, health, metrics
+from web.responses import routes as responses
 from workers.deployment import Deployment
 
 MAX_BODY_BYTES = 2**20  # a prompt of 8,000 tokens is some 40 kB; the rest is room for biases and allowed tokens
@@ -46,7 +49,10 @@ def create_app(
     of_tenant = MAX_READERS if deployment.settings.keys is None else (MAX_READERS + 1) // 2
     stream_limits = StreamLimits(MAX_READERS, of_tenant)
     app.register_blueprint(routes.blueprint(deployment, disconnects, stream_limits, stopping))
-    app.register_blueprint(v1.blueprint(deployment, disconnects, stream_limits, stopping))
+    answers = Answers(deployment, disconnects, stream_limits, stopping)
+    app.register_blueprint(v1.blueprint(deployment, answers))
+    app.register_blueprint(responses.blueprint(answers))
+    app.register_blueprint(anthropic.blueprint(answers))
     app.register_blueprint(tokens.blueprint(deployment))
     app.register_blueprint(openapi.blueprint(app, deployment.settings))  # documents the routes registered above
     errors.install(app)

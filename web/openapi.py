@@ -10,7 +10,7 @@ from werkzeug.routing import Rule
 
 from app.config import Settings
 from web.api.http_io import OPERATION, Operation
-from web.errors import V1, ErrorAnswer, V1ErrorAnswer
+from web.errors import V1, error_model
 
 APIS = ("/api/", f"{V1}/")
 REF = "#/components/schemas/{model}"
@@ -45,7 +45,7 @@ def blueprint(app: Flask, settings: Settings) -> Blueprint:
 def document(app: Flask, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith(APIS)]
     operations = [(rule, _operation(app, rule)) for rule in rules]
-    refs, schemas = _schemas([operation for _, operation in operations])
+    refs, schemas = _schemas(operations)
     for body in {operation.body for _, operation in operations if operation.body}:
         _bound(schemas[body.__name__]["properties"], settings)
     paths: dict[str, dict[str, Any]] = {}
@@ -76,11 +76,12 @@ def _operation(app: Flask, rule: Rule) -> Operation:
 Refs = dict[tuple[type[BaseModel], str], dict[str, Any]]
 
 
-def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
+def _schemas(described: list[tuple[Rule, Operation]]) -> tuple[Refs, dict[str, Any]]:
     wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = []
+    operations = [operation for _, operation in described]
     wanted += [(each.body, "validation") for each in operations if each.body is not None]
     wanted += [(answer, "serialization") for each in operations for answer in each.answers.values() if answer]
-    wanted += [(error, "serialization") for error in (ErrorAnswer, V1ErrorAnswer)]
+    wanted += [(error, "serialization") for error in dict.fromkeys(error_model(rule.rule) for rule, _ in described)]
     refs, definitions = models_json_schema(wanted, ref_template=REF)
     return {(model, mode): refs[model, mode] for model, mode in wanted}, definitions["$defs"]
 
@@ -88,7 +89,7 @@ def _schemas(operations: list[Operation]) -> tuple[Refs, dict[str, Any]]:
 def _bound(fields: dict[str, Any], settings: Settings) -> None:
     if "model" in fields:
         fields["model"]["enum"] = [settings.model_name]
-    for name in fields.keys() & {"max_tokens", "max_completion_tokens"}:
+    for name in fields.keys() & {"max_tokens", "max_completion_tokens", "max_output_tokens"}:
         number = fields[name].get("anyOf", [fields[name]])[0]
         number["maximum"] = settings.max_tokens
 
@@ -115,7 +116,7 @@ def _responses(rule: Rule, operation: Operation, refs: Refs) -> dict[str, Any]:
         if operation.streams and status == 200:
             content[STREAM] = {}
         found[str(status)] = {"description": "done" if status == 200 else "accepted", "content": content}
-    error = V1ErrorAnswer if rule.rule.startswith(V1) else ErrorAnswer
+    error = error_model(rule.rule)
     refusals = REFUSALS | (BODY_REFUSALS if operation.body or operation.query else {})
     for status, text in refusals.items():
         content = {"application/json": {"schema": refs[error, "serialization"]}}

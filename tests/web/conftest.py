@@ -22,6 +22,10 @@ from workers.deployment import Deployment
 Deploy = Callable[..., Deployment]
 TEXT = "Größe matters: 👩‍🚀 flew, naïvely, to 日本.\n\n<script>alert('no')</script> &amp; &lt; done"
 
+CALLING = 'Let me see.<tool_call>[{"name": "get_weather", "arguments": {"city": "Zürich 👩‍🚀"}}, ' + (
+    '{"name": "time", "arguments": {}}]</tool_call>'
+)
+
 
 @dataclass(frozen=True)
 class Server:
@@ -65,6 +69,12 @@ def deployment(deploy: Deploy) -> Deployment:
 @pytest.fixture
 def verifier(deployment: Deployment, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
     with ScriptedVerifier(deployment, [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]) as verifier:
+        yield verifier
+
+
+@pytest.fixture
+def calling(deployment: Deployment, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
+    with ScriptedVerifier(deployment, [*tokenizer.encode(CALLING), tokenizer.eos_ids[0]]) as verifier:
         yield verifier
 
 

@@ -36,6 +36,9 @@ CALLS = (
     "get /v1/models/{name}",
     "post /v1/chat/completions",
     "post /v1/completions",
+    "post /v1/messages",
+    "post /v1/messages/count_tokens",
+    "post /v1/responses",
 )
 MODEL = "smollm2-135m"
 EXAMPLES = 10  # an operation

@@ -1,11 +1,7 @@
-"""Answer a call of OpenAI's API, one request a text, by a completion or a stream.
+"""Answer a call of requests, one a text, whole or as a stream.
 
-    data: <chunk>        of several tokens at times; a character is never split
-    data: {"error": ...} the call failed, nothing follows
-    data: [DONE]
-    : comment            a heartbeat after 3 s of silence
-
-A client that disconnects cancels its requests: the stream cannot be resumed.
+A comment is a heartbeat after 3 s of silence. A client that disconnects cancels its requests: the stream cannot be
+resumed.
 """
 
 from collections.abc import Generator, Iterator
@@ -20,13 +16,11 @@ from app.messages import Event, FinishReason, Record, Stats
 from web.api.http_io import Client
 from web.api.request_events import await_end, cancel
 from web.api.sse import event_frames
-from web.errors import v1_error_body
 from web.openai.responses import PredictionDetails, PromptDetails, Usage
 from web.openai.text_stream import REASONS, GrowingText
 from web.openai.writers import Head, ResponseWriter
 from workers.deployment import Deployment
 
-DONE = "data: [DONE]\n\n"
 STOPPING = "the server is stopping; try again"
 
 
@@ -36,7 +30,6 @@ class Call:
     prompts: int  # the records of one prompt stand side by side
     writer: ResponseWriter
     head: Head
-    with_usage: bool  # in a stream
 
     @property
     def ids(self) -> list[str]:
@@ -66,7 +59,7 @@ def whole(
     texts = []
     for end in ends:
         text = GrowingText(deployment.tokenizer, end.record)
-        texts.append((text.take(end.tokens, end.logprobs, is_end=True), text.reason(end.finish_reason)))
+        texts.append((text.take(end.tokens, end.logprobs, is_end=True), text.ending(end.finish_reason)))
     return call.writer.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
 
 
@@ -78,11 +71,11 @@ def frames(
         with watched:
             has_ended = yield from _frames(deployment, call, stopping, client)
     except GenerationFailed as error:
-        yield _failed(str(error))
+        yield call.writer.failed(str(error))
     except NotFound:
-        yield _failed("the request has expired")
+        yield call.writer.failed("the request has expired")
     except StoreUnavailable:
-        yield _failed("the store does not answer; try again")
+        yield call.writer.failed("the store does not answer; try again")
     finally:  # also after a broken connection
         if not has_ended:
             _cancel(deployment, call.ids)
@@ -92,8 +85,7 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
     texts = [GrowingText(deployment.tokenizer, record) for record in call.records]
     committed: list[tuple[int, Stats]] = [(0, Stats())] * len(texts)
     open_texts = len(texts)
-    firsts = [first for i in range(len(texts)) if (first := call.writer.first(i)) is not None]
-    yield "".join(_frame(call, [first]) for first in firsts) or ": \n\n"  # sent at once, with the headers
+    yield call.writer.begin(call.head, len(texts), _usage(call, committed))
 
     def frame_of(place: int, event: Event) -> str:
         nonlocal open_texts
@@ -105,29 +97,18 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
 
     yield from event_frames(deployment, call.ids, stopping, client, frame_of)
     if open_texts:
-        yield _failed(STOPPING)
+        yield call.writer.failed(STOPPING)
         return False
-    if call.with_usage:
-        yield f"data: {call.writer.chunk(call.head, [], usage=_usage(call, committed))}\n\n"
-    yield DONE
+    yield call.writer.done(call.head, _usage(call, committed))
     return True
 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
     part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
-    frame = _frame(call, [call.writer.part(call.head, place, part)]) if part else ""
+    frame = call.writer.part(call.head, place, part)
     if event.finish_reason is None:
         return frame
-    return frame + _frame(call, [call.writer.last(place, text.reason(event.finish_reason))])
-
-
-def _frame(call: Call, choices: list[BaseModel]) -> str:
-    usage = {"usage": None} if call.with_usage else {}
-    return f"data: {call.writer.chunk(call.head, choices, **usage)}\n\n"
-
-
-def _failed(message: str) -> str:
-    return f"data: {v1_error_body(500, message)}\n\n"
+    return frame + call.writer.end(call.head, place, text.ending(event.finish_reason))
 
 
 def _failure(reason: FinishReason | None, error: str | None) -> GenerationFailed:

@@ -167,6 +167,10 @@ class Body(BaseModel):
         mode="before",
     )(no_booleans)  # fmt: skip
 
+    @property
+    def with_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
         for name, harmless in UNSUPPORTED.items():
             value = getattr(self, name, None)

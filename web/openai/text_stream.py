@@ -34,6 +34,12 @@ class Part:
         return bool(self.text or self.spoken or self.reasoning or self.calls)
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    reason: Reason
+    stop: str | None = None  # the stop string that ended it
+
+
 class GrowingText:
     def __init__(self, tokenizer: Tokenizer, record: Record) -> None:
         self._answer = AnswerStream(tokenizer, record.stop)
@@ -61,10 +67,10 @@ class GrowingText:
         self._has_calls = self._has_calls or bool(parts.calls)
         return Part(parts.content, ready, parts.reasoning, parts.calls)
 
-    def reason(self, reason: FinishReason | None) -> Reason:
+    def ending(self, reason: FinishReason | None) -> Ending:
         """Name the end as OpenAI does."""
         found = REASONS[reason or FinishReason.STOP]
-        return "tool_calls" if self._has_calls and found == "stop" else found
+        return Ending("tool_calls" if self._has_calls and found == "stop" else found, self._answer.stopped_by)
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:

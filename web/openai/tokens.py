@@ -23,8 +23,8 @@ from app.errors import InvalidRequest
 from app.request import MAX_CHARACTERS, MAX_MESSAGES, Conversation, TokenId, no_booleans
 from web.api.http_io import body_of, json_answer
 from web.errors import InvalidBody
+from web.openai.answer import check_model
 from web.openai.requests import Turn, turn_of
-from web.openai.routes import check_model
 from workers.deployment import Deployment
 
 

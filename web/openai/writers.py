@@ -1,5 +1,11 @@
-"""Write a call's texts as a chat or a plain completion, whole or in chunks."""
+"""Write a call's texts as a chat or a plain completion, whole or in chunks.
 
+data: <chunk>        of several tokens at times; a character is never split
+data: {"error": ...} the call failed, nothing follows
+data: [DONE]
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,6 +14,7 @@ from pydantic import BaseModel
 
 from app.engine.text.answer_parts import CallPart, calls_of
 from app.engine.text.tokenizer import Tokenizer
+from web.errors import v1_error_body
 from web.openai.responses import (
     CallDelta,
     ChatChoice,
@@ -26,7 +33,9 @@ from web.openai.responses import (
     TopLogprob,
     Usage,
 )
-from web.openai.text_stream import Part, Spoken, spelled
+from web.openai.text_stream import Ending, Part, Spoken, spelled
+
+DONE = "data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,61 +52,104 @@ class Head:
 
 
 class ResponseWriter(Protocol):
-    """Chunks are JSON, with `usage` if given: null but in the last one."""
+    """Write one call. Frames are server-sent events, empty for nothing."""
 
     prefix: str  # of ids
 
-    def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel: ...
-    def first(self, index: int) -> BaseModel | None: ...
-    def part(self, head: Head, index: int, part: Part) -> BaseModel: ...
-    def last(self, index: int, reason: Reason) -> BaseModel: ...
-    def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str: ...
+    def whole(self, head: Head, texts: Sequence[tuple[Part, Ending]], usage: Usage) -> BaseModel: ...
+
+    def begin(self, head: Head, texts: int, prompt: Usage) -> str:
+        """Return the first frames. `prompt`: what is known of the usage."""
+        ...
+
+    def part(self, head: Head, index: int, part: Part) -> str: ...
+    def end(self, head: Head, index: int, ending: Ending) -> str: ...
+    def done(self, head: Head, usage: Usage) -> str: ...
+    def failed(self, message: str) -> str: ...
 
 
-class ChatWriter:
+class _ChunkWriter(ABC):
+    """OpenAI's frames of choices. `with_usage`: a last chunk with the usage; null in the others."""
+
+    def __init__(self, *, with_usage: bool = False) -> None:
+        self._with_usage = with_usage
+
+    def begin(self, head: Head, texts: int, prompt: Usage) -> str:
+        firsts = [first for i in range(texts) if (first := self._first(i)) is not None]
+        return "".join(self._frame(head, [first]) for first in firsts) or ": \n\n"  # sent at once, with the headers
+
+    def part(self, head: Head, index: int, part: Part) -> str:
+        return self._frame(head, [self._part(head, index, part)]) if part else ""
+
+    def end(self, head: Head, index: int, ending: Ending) -> str:
+        return self._frame(head, [self._last(index, ending.reason)])
+
+    def done(self, head: Head, usage: Usage) -> str:
+        return (f"data: {self._chunk(head, [], usage=usage)}\n\n" if self._with_usage else "") + DONE
+
+    def failed(self, message: str) -> str:
+        return f"data: {v1_error_body(500, message)}\n\n"
+
+    def _frame(self, head: Head, choices: Sequence[BaseModel]) -> str:
+        usage = {"usage": None} if self._with_usage else {}
+        return f"data: {self._chunk(head, choices, **usage)}\n\n"
+
+    def _first(self, index: int) -> BaseModel | None:
+        return None
+
+    @abstractmethod
+    def _part(self, head: Head, index: int, part: Part) -> BaseModel: ...
+
+    @abstractmethod
+    def _last(self, index: int, reason: Reason) -> BaseModel: ...
+
+    @abstractmethod
+    def _chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str: ...
+
+
+class ChatWriter(_ChunkWriter):
     prefix = "chatcmpl-"
 
-    def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
+    def whole(self, head: Head, texts: Sequence[tuple[Part, Ending]], usage: Usage) -> BaseModel:
         choices = [
-            ChatChoice(index=i, message=_message(part), logprobs=_chat_logprobs(head, part), finish_reason=reason)
-            for i, (part, reason) in enumerate(texts)
+            ChatChoice(
+                index=i, message=_message(part), logprobs=_chat_logprobs(head, part), finish_reason=ending.reason
+            )
+            for i, (part, ending) in enumerate(texts)
         ]
         return ChatCompletion(**head.fields(), choices=choices, usage=usage)
 
-    def first(self, index: int) -> BaseModel | None:
+    def _first(self, index: int) -> BaseModel | None:
         return _chunk_choice(index, Delta(role="assistant", content=""))
 
-    def part(self, head: Head, index: int, part: Part) -> BaseModel:
+    def _part(self, head: Head, index: int, part: Part) -> BaseModel:
         return _chunk_choice(index, _delta(part), logprobs=_chat_logprobs(head, part))
 
-    def last(self, index: int, reason: Reason) -> BaseModel:
+    def _last(self, index: int, reason: Reason) -> BaseModel:
         return _chunk_choice(index, Delta(), reason=reason)
 
-    def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
+    def _chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
         made = ChatChunk(**head.fields(), object="chat.completion.chunk", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
 
 
-class CompletionWriter:
+class CompletionWriter(_ChunkWriter):
     prefix = "cmpl-"
 
-    def whole(self, head: Head, texts: Sequence[tuple[Part, Reason]], usage: Usage) -> BaseModel:
+    def whole(self, head: Head, texts: Sequence[tuple[Part, Ending]], usage: Usage) -> BaseModel:
         choices = [
-            CompletionChoice(index=i, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=reason)
-            for i, (part, reason) in enumerate(texts)
+            CompletionChoice(index=i, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=ending.reason)
+            for i, (part, ending) in enumerate(texts)
         ]
         return Completion(**head.fields(), choices=choices, usage=usage)
 
-    def first(self, index: int) -> BaseModel | None:
-        return None
-
-    def part(self, head: Head, index: int, part: Part) -> BaseModel:
+    def _part(self, head: Head, index: int, part: Part) -> BaseModel:
         return CompletionChoice(index=index, text=part.text, logprobs=_plain_logprobs(head, part), finish_reason=None)
 
-    def last(self, index: int, reason: Reason) -> BaseModel:
+    def _last(self, index: int, reason: Reason) -> BaseModel:
         return CompletionChoice(index=index, text="", logprobs=None, finish_reason=reason)
 
-    def chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
+    def _chunk(self, head: Head, choices: Sequence[BaseModel], **usage: Usage | None) -> str:
         made = Completion(**head.fields(), object="text_completion", choices=[*choices], **usage)
         return made.model_dump_json(exclude_unset=True)
 

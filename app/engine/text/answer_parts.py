@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.answer_form import FunctionCall, Thinking, ToolCall
 from app.engine.text.call_syntax import END_OF_THINK, THINK, CallSyntax
@@ -129,7 +129,9 @@ class PartStream:
             self._held = self._held.lstrip()
         end = self._json.find(self._held)
         written = self._held if end is None else self._held[:end]
-        if written:
+        if written and parts.calls and parts.calls[-1].index == self._index:  # clients want one part a call and chunk
+            parts.calls[-1] = replace(parts.calls[-1], arguments=parts.calls[-1].arguments + written)
+        elif written:
             parts.calls.append(CallPart(self._index, None, None, written))
         self._held = self._held[len(written) :]
         if end is not None:

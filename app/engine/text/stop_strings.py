@@ -9,7 +9,8 @@ from app.engine.text.detokenizer import Detokenizer, TextStream
 
 
 def up_to_stop(text: str, stop: Sequence[str]) -> str:
-    return text[: _stop_at(text, stop)]
+    found = _first_stop(text, stop)
+    return text if found is None else text[: found[0]]
 
 
 class AnswerStream:
@@ -22,7 +23,7 @@ class AnswerStream:
         self._text = TextStream(tokenizer)
         self._stop = stop
         self._held = ""
-        self.has_stopped = False  # no more text will come
+        self.stopped_by: str | None = None  # a stop string; no more text will come
         self.read = self.shown = 0
 
     def feed(self, tokens: Sequence[int]) -> str:
@@ -38,15 +39,17 @@ class AnswerStream:
         return text + held
 
     def _release(self, piece: str) -> str:
-        if self.has_stopped:
+        if self.stopped_by is not None:
             return ""
         self.read += len(piece)
         text = self._held + piece
-        end = _stop_at(text, self._stop)
-        self.has_stopped = end is not None
-        if end is None:
+        found = _first_stop(text, self._stop)
+        if found is None:
             end = len(text) - max((overlap(text, stop) for stop in self._stop), default=0)
-        self._held = "" if self.has_stopped else text[end:]
+            self._held = text[end:]
+        else:
+            end, self.stopped_by = found
+            self._held = ""
         self.shown += end
         return text[:end]
 
@@ -72,19 +75,20 @@ class StopWatch:
         self._read = -1
         for i, token in enumerate(run):
             self._answer.feed([token])
-            if self._answer.has_stopped:
+            if self._answer.stopped_by is not None:
                 return i
         if is_end:
             self._answer.flush()
-            return len(run) - 1 if self._answer.has_stopped else None
+            return len(run) - 1 if self._answer.stopped_by is not None else None
         self._read = len(tokens) - start + len(run)
         self._last = [*tokens[max(start, len(tokens) - LOOK_BACK) :], *run][-LOOK_BACK:]
         return None
 
 
-def _stop_at(text: str, stop: Sequence[str]) -> int | None:
-    found = [(start + len(one), start) for one in stop if (start := text.find(one)) >= 0]
-    return min(found)[1] if found else None
+def _first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
+    """Return where it begins, and which it is."""
+    found = [(start + len(one), start, one) for one in stop if (start := text.find(one)) >= 0]
+    return min(found)[1:] if found else None
 
 
 def overlap(text: str, stop: str) -> int:

@@ -1,13 +1,12 @@
 """Test calls of tools over a real store: whole and streamed calls agree, and wrong tools are refused by name."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
-from app.engine.text.tokenizer import Tokenizer
+from tests.web.conftest import CALLING
 from tests.web.doubles import ScriptedVerifier
 from tests.web.openai.test_call import CHAT, chat, chunks_of, error_of
 from workers.deployment import Deployment
@@ -17,15 +16,6 @@ TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "description": "the weather", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "time"}},
 ]
-ANSWER = 'Let me see.<tool_call>[{"name": "get_weather", "arguments": {"city": "Zürich 👩‍🚀"}}, ' + (
-    '{"name": "time", "arguments": {}}]</tool_call>'
-)
-
-
-@pytest.fixture
-def calling(deployment: Deployment, tokenizer: Tokenizer) -> Iterator[ScriptedVerifier]:
-    with ScriptedVerifier(deployment, [*tokenizer.encode(ANSWER), tokenizer.eos_ids[0]]) as verifier:
-        yield verifier
 
 
 def test_calls_are_the_same_whole_and_streamed(client: FlaskClient, calling: ScriptedVerifier) -> None:
@@ -55,17 +45,17 @@ def test_calls_are_the_same_whole_and_streamed(client: FlaskClient, calling: Scr
 def test_the_native_result_has_the_calls_beside_the_whole_text(client: FlaskClient, calling: ScriptedVerifier) -> None:
     body = {"messages": CHAT["messages"], "tools": TOOLS, "max_tokens": 400}
     result = client.post("/api/generate", json=body).json
-    assert result["text"] == ANSWER and result["finish_reason"] == "stop"
+    assert result["text"] == CALLING and result["finish_reason"] == "stop"
     assert [one["function"]["name"] for one in result["tool_calls"]] == ["get_weather", "time"]
     plain = client.post("/api/generate", json={"prompt": "Hi", "max_tokens": 400}).json
-    assert plain["text"] == ANSWER and plain["tool_calls"] is None
+    assert plain["text"] == CALLING and plain["tool_calls"] is None
 
 
 def test_without_a_choice_of_tools_the_text_is_not_read_for_calls(
     client: FlaskClient, calling: ScriptedVerifier
 ) -> None:
     (choice,) = chat(client, tools=TOOLS, tool_choice="none")["choices"]
-    assert choice["message"]["content"] == ANSWER and choice["message"]["tool_calls"] is None
+    assert choice["message"]["content"] == CALLING and choice["message"]["tool_calls"] is None
     assert choice["finish_reason"] == "stop"
 
 

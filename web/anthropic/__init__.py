@@ -1,0 +1,1 @@
+"""Serve Anthropic's Messages API, for the agents that speak it."""
