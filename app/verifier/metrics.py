@@ -27,6 +27,7 @@ from app.metrics import (
     PROMPT_TOKENS,
     QUEUE_WAIT,
     REUSED_TOKENS,
+    ROUNDS_DRAFTED,
     SEQUENCES,
     STEP,
     STEP_ERRORS,
@@ -147,6 +148,7 @@ class VerifierMetrics(RoundObserver):
             for (drafter, position), count in counts.items():
                 counters.count(metric, drafter, str(position), by=count)
         if rounds:
+            counters.count(ROUNDS_DRAFTED, by=sum(1 for tree, _, _ in rounds if tree.tokens))
             counters.count(AT_LOAD, _load(sequences), by=len(rounds))
             counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(tree) for tree, _, _ in rounds))
 

@@ -5,6 +5,7 @@ Anthropic runs itself are refused.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -66,7 +67,7 @@ class ToolResultBlock(BaseModel):
 Block = Annotated[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 
 
-class Turn(BaseModel):
+class MessageTurn(BaseModel):
     model_config = LENIENT
 
     role: Literal["user", "assistant", "system"]
@@ -98,13 +99,26 @@ class ThinkingWish(BaseModel):
     type: Literal["enabled", "disabled", "adaptive"]
 
 
+class OutputFormat(BaseModel):
+    model_config = LENIENT
+
+    type: Literal["json_schema"]
+    json_schema: dict[str, JsonValue] = Field(alias="schema")
+
+
+class OutputConfig(BaseModel):
+    model_config = LENIENT
+
+    format: OutputFormat | None = None
+
+
 class CountBody(BaseModel):
     """POST /v1/messages/count_tokens."""
 
     model_config = LENIENT
 
     model: str
-    messages: list[Turn] = Field(min_length=1)
+    messages: list[MessageTurn] = Field(min_length=1)
     system: Texts = []
     tools: list[ClientTool] | None = None
     tool_choice: ToolChoice | None = None
@@ -143,7 +157,8 @@ class MessagesBody(CountBody):
     max_tokens: int = Field(ge=1)
     stream: StrictBool = False
     stop_sequences: list[str] | None = None
-    temperature: Temperature | None = Field(None, description="1 if absent")
+    temperature: Temperature | None = Field(None, description="absent, the model's own, or 1")
+    output_config: OutputConfig | None = Field(None, description="format: a JSON schema that the answer follows")
     top_p: TopP | None = None
     top_k: TopK | None = None
     speculation: Speculation | None = Field(None, description="Paceline's own; changes speed, never the text")
@@ -154,17 +169,21 @@ class MessagesBody(CountBody):
     def n(self) -> int:
         return 1
 
-    def requests(self, most_tokens: int) -> list[GenerateRequest]:
+    def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         given = {
-            name: value for name in ("top_p", "top_k", "speculation") if (value := getattr(self, name)) is not None
+            name: value
+            for name in ("temperature", "top_p", "top_k", "speculation")
+            if (value := getattr(self, name)) is not None
         }
+        if self.output_config is not None and self.output_config.format is not None:
+            schema = self.output_config.format.json_schema
+            given["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
         return [
             self.request(
                 # agents ask for more than any answer needs
                 max_tokens=min(self.max_tokens, most_tokens),
-                temperature=1.0 if self.temperature is None else self.temperature,
                 stop=tuple(self.stop_sequences or ()),
-                **given,
+                **{**sampling, **given},
             )
         ]
 
@@ -172,7 +191,7 @@ class MessagesBody(CountBody):
         return NAMES
 
 
-def _turns(turn: Turn) -> list[dict[str, Any]]:
+def _turns(turn: MessageTurn) -> list[dict[str, Any]]:
     """Return a turn's messages: results of tools come before what else the user says."""
     texts = [one.text for one in turn.content if isinstance(one, TextBlock)]
     uses = [one for one in turn.content if isinstance(one, ToolUseBlock)]

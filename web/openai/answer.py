@@ -1,5 +1,6 @@
 """Answer a body by the deployment: submit its requests, then wait for their texts, or stream them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Event as Flag
 from typing import Protocol
@@ -32,8 +33,11 @@ class CallBody(Protocol):
     @property
     def stream(self) -> bool | None: ...
 
-    def requests(self, most_tokens: int) -> list[GenerateRequest]:
-        """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
+    def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
+        """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported.
+
+        `sampling`: of a caller who does not say how.
+        """
         ...
 
     def names(self) -> dict[str, str]:
@@ -50,7 +54,9 @@ class Answers:
 
     def answer(self, body: CallBody, writer: ResponseWriter) -> Response:
         check_model(self.deployment, body.model)
-        requests = body.requests(self.deployment.settings.max_tokens)
+        # OpenAI's default is to sample, unless the model's makers say more.
+        sampling = {"temperature": 1.0, **self.deployment.tokenizer.sampling}
+        requests = body.requests(self.deployment.settings.max_tokens, sampling)
         records = _submit(self.deployment, requests, body.names())
         head = _head(self.deployment, writer, records[0])
         call = Call(records=records, prompts=len(records) // (body.n or 1), writer=writer, head=head)

@@ -6,7 +6,7 @@ effect. Any other name is refused. What OpenAI does not have (`top_k`, `ignore_e
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -115,7 +115,7 @@ class Body(BaseModel):
     stream: StrictBool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
-    temperature: Temperature | None = Field(1.0, description="0 is greedy")
+    temperature: Temperature | None = Field(None, description="0 is greedy; absent, the model's own, or 1")
     top_p: TopP | None = None
     seed: int | None = Field(None, description="same seed, same texts")
     frequency_penalty: Penalty | None = None
@@ -171,6 +171,9 @@ class Body(BaseModel):
     def with_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    def _unsaid(self, sampling: Mapping[str, float]) -> dict[str, Any]:
+        return {name: value for name, value in sampling.items() if getattr(self, name) is None}
+
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
         for name, harmless in UNSUPPORTED.items():
             value = getattr(self, name, None)
@@ -185,8 +188,7 @@ class Body(BaseModel):
         if self.seed is not None:
             values["seed"] = self.seed % 2**63
         try:
-            # OpenAI's default is to sample
-            requests = [GenerateRequest.model_validate({"temperature": 1.0, **values, **rest, **one}) for one in inputs]
+            requests = [GenerateRequest.model_validate({**values, **rest, **one}) for one in inputs]
         except ValidationError as error:
             raise InvalidBody(error, names) from error
         return [one.model_copy(update={"choice": i}) for one in requests for i in range(self.n or 1)]
@@ -274,11 +276,13 @@ class ChatBody(Body):
 
     _chat_numbers = field_validator("max_completion_tokens", "top_logprobs", mode="before")(no_booleans)
 
-    def requests(self, most_tokens: int) -> list[GenerateRequest]:
+    def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
+        """Return the requests of one prompt. Raises InvalidBody, Unsupported."""
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "requires logprobs to be true")
         wanted = (self.top_logprobs or 0) if self.logprobs else None
         rest = {
+            **self._unsaid(sampling),
             "max_tokens": self.max_completion_tokens or self.max_tokens or most_tokens,
             "logprobs": wanted,
             "response_format": self.response_format,
@@ -307,12 +311,13 @@ class CompletionBody(Body):
 
     _completion_numbers = field_validator("logprobs", mode="before")(no_booleans)
 
-    def requests(self, most_tokens: int) -> list[GenerateRequest]:
+    def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported."""
         texts = len(self.prompt) * (self.n or 1)
         if not 1 <= texts <= MAX_CHOICES:
             raise Unsupported("prompt", f"a call must ask for 1 to {MAX_CHOICES} texts (prompts times n), not {texts}")
-        rest = {"max_tokens": self.max_tokens or min(COMPLETION_TOKENS, most_tokens), "logprobs": self.logprobs}
+        tokens = self.max_tokens or min(COMPLETION_TOKENS, most_tokens)
+        rest = {**self._unsaid(sampling), "max_tokens": tokens, "logprobs": self.logprobs}
         inputs = [
             {"prompt": one, "raw": True} if isinstance(one, str) else {"prompt_ids": tuple(one)} for one in self.prompt
         ]

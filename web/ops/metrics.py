@@ -15,12 +15,14 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from app.errors import StoreUnavailable
-from app.metrics import METRICS, PREFIX, Metric
+from app.messages import TARGET
+from app.metrics import DRAFTED_AT_LOAD, METRICS, PREFIX, PROMPT_TOKENS, ROUNDS_DRAFTED, TOKENS, Metric
 from web.ops.deployment_state import KINDS, DeploymentState, read_state, running
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+KV_FIELDS = ("cache_tokens", "cache_tokens_free")
 AHEAD = ("ahead_hits", "ahead_misses")
 
 
@@ -53,6 +55,7 @@ class _Deployment(Collector):
         yield from _gauges(state)
         yield from _of_verifiers(state)
         yield from _of_drafters(state)
+        yield from _under_vllms_names(state, self._deployment.settings.model_name)
 
 
 def _counted(state: DeploymentState) -> Iterator[Family]:
@@ -132,6 +135,36 @@ def _of_drafters(state: DeploymentState) -> Iterator[Family]:
     ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
     text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."
     yield _gauge("run_ahead_rounds", text, ahead, "node", "outcome")
+
+
+def _under_vllms_names(state: DeploymentState, model: str) -> Iterator[Family]:
+    """What planners and autoscalers read, as vLLM counts it; text of several drafters counts once."""
+
+    def total(metric: Metric, but: str = "") -> float:
+        found = [sums[0] for (name, labels), sums in state.sums.items() if name == metric.name and but not in labels]
+        return sum(found)
+
+    capacity, free = (sum(_number(node.info, field) for node in state.of("verify")) for field in KV_FIELDS)
+    now = {
+        "num_requests_running": (running(state.nodes), "Sequences that verifiers hold."),
+        "num_requests_waiting": (state.active - running(state.nodes), "Requests that no verifier holds."),
+        "kv_cache_usage_perc": (1.0 - free / capacity if capacity else 0.0, "Used part of the KV cache, 0 to 1."),
+    }
+    for name, (value, text) in now.items():
+        gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name",))
+        gauge.add_metric((model,), max(0.0, value))
+        yield gauge
+    so_far = {
+        "prompt_tokens": (total(PROMPT_TOKENS), "Prompt tokens of requests that verifiers started."),
+        "generation_tokens": (total(TOKENS), "Tokens committed."),
+        "spec_decode_num_drafts": (total(ROUNDS_DRAFTED), "Rounds in which draft tokens were verified."),
+        "spec_decode_num_draft_tokens": (total(DRAFTED_AT_LOAD), "Draft tokens verified."),
+        "spec_decode_num_accepted_tokens": (total(TOKENS, but=TARGET), "Of those, committed."),
+    }
+    for name, (value, text) in so_far.items():
+        counter = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name",))
+        counter.add_metric((model,), value)
+        yield counter
 
 
 def _number(info: dict[str, Any], field: str) -> float:

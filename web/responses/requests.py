@@ -3,6 +3,7 @@
 Nothing is kept between calls: an earlier response cannot be named, its items are sent again.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -101,7 +102,7 @@ class FunctionTool(BaseModel):
     strict: StrictBool | None = None
 
 
-class Format(BaseModel):
+class TextFormat(BaseModel):
     model_config = LENIENT
 
     type: Literal["text", "json_object", "json_schema"]
@@ -114,7 +115,7 @@ class Format(BaseModel):
 class TextWish(BaseModel):
     model_config = LENIENT
 
-    format: Format | None = None
+    format: TextFormat | None = None
 
 
 class Reasoning(BaseModel):
@@ -174,20 +175,20 @@ class ResponsesBody(BaseModel):
     def n(self) -> int:
         return 1
 
-    def requests(self, most_tokens: int) -> list[GenerateRequest]:
+    def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         for name in REFUSED:
             if getattr(self, name) not in (None, False, 0):
                 raise Unsupported(name, "is not supported here: nothing is kept between calls")
         values: dict[str, Any] = {
             "messages": self._messages(),
             "max_tokens": self.max_output_tokens or most_tokens,
-            "temperature": 1.0 if self.temperature is None else self.temperature,
+            **sampling,
             "tools": [
                 {"function": one.model_dump(include={"name", "description", "parameters", "strict"})}
                 for one in self.tools or ()
             ],
         }
-        for name in ("top_p", "parallel_tool_calls", "speculation"):
+        for name in ("temperature", "top_p", "parallel_tool_calls", "speculation"):
             if (value := getattr(self, name)) is not None:
                 values[name] = value
         if self.tool_choice is not None:
@@ -234,7 +235,7 @@ def _text(content: list[Content]) -> str:
     return "".join(one.text for one in content)
 
 
-def _response_format(form: Format) -> dict[str, Any]:
+def _response_format(form: TextFormat) -> dict[str, Any]:
     if form.type != "json_schema":
         return {"type": form.type}
     named = {"name": form.name, "description": form.description, "strict": form.strict}

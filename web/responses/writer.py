@@ -194,11 +194,11 @@ class ItemWriter:
             model=head.model,
             output=self._items,
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            temperature=1.0 if body.temperature is None else body.temperature,
+            temperature=body.temperature,
             text={"format": {"type": "text"} if form is None else form.model_dump(by_alias=True)},
             tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
             tools=[one.model_dump() for one in body.tools or ()],
-            top_p=1.0 if body.top_p is None else body.top_p,
+            top_p=body.top_p,
             usage=None if usage is None else _usage(usage),
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from pydantic import ValidationError
 
 from app.answer_form import Thinking
 from app.engine.text.call_syntax import END_OF_THINK, THINK, CallSyntax
@@ -15,10 +16,11 @@ from app.engine.text.chat_template import ChatTemplate
 from app.engine.text.conversation import Conversations
 from app.engine.text.grammar import Grammars
 from app.errors import InvalidRequest, ModelRefused
-from app.request import ChatMessage, Conversation
+from app.request import ChatMessage, Conversation, Sampling
 
 FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 PIECE = 65_536  # characters; a longer text is likely to have too many tokens, and tried piece by piece
 CUT_TOKENS = 256  # by far more than a cut between two pieces can add
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -51,8 +53,11 @@ class Tokenizer:
         # Columns of the model's logits: ids from there on mean nothing.
         self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
         self.context_tokens = _context_tokens(folder, config)  # of prompt and answer together
+        generation = _read_json(folder / "generation_config.json")
+        # What the model's makers sample with, for callers who do not say how.
+        self.sampling = {name: generation[name] for name in SAMPLING if _is_valid(name, generation.get(name))}
         self.eos_ids = _eos_ids(
-            _read_json(folder / "generation_config.json").get("eos_token_id"),
+            generation.get("eos_token_id"),
             _text_config(config).get("eos_token_id"),
             self._backend.token_to_id(special_tokens.get("eos_token", "")),
         )
@@ -136,6 +141,13 @@ class Tokenizer:
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
         # Unlike `encode` this releases the GIL, and keeps no places in the text.
         return list(self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    try:
+        return value is not None and bool(Sampling.model_validate({name: value}))
+    except ValidationError:
+        return False
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.config import ROOT
 from app.counters import Counters
 from app.errors import StoreUnavailable
-from app.metrics import ACCEPTED_LENGTH, DRAFTED, METRICS, PREFIX, STEP, TOKENS
+from app.messages import TARGET
+from app.metrics import (
+    ACCEPTED_LENGTH,
+    DRAFTED,
+    DRAFTED_AT_LOAD,
+    METRICS,
+    PREFIX,
+    ROUNDS_DRAFTED,
+    STEP,
+    TOKENS,
+)
 from app.store.shared_stats import StatsExchange
 from tests.web.conftest import Deploy
 from web.factory import create_app
@@ -48,6 +58,20 @@ def test_counters_and_histograms_sum_all_processes(deployment: Deployment, clien
         4,
         6,
     ]
+
+
+def test_speculation_is_counted_under_vllms_names_too(deployment: Deployment, client: FlaskClient) -> None:
+    counters = Counters()
+    counters.count(TOKENS, TARGET, by=7)
+    counters.count(TOKENS, "lookup", by=5)
+    counters.count(ROUNDS_DRAFTED, by=4)
+    counters.count(DRAFTED_AT_LOAD, "1", by=20)
+    StatsExchange(counters, deployment.shared_stats).close()
+    found, model = scraped(client), (("model_name", deployment.settings.model_name),)
+    counted = {"generation_tokens": 12, "spec_decode_num_drafts": 4, "spec_decode_num_draft_tokens": 20}
+    for name, value in {**counted, "spec_decode_num_accepted_tokens": 5}.items():
+        assert found[f"vllm:{name}_total", model] == value
+    assert found["vllm:num_requests_running", model] == found["vllm:kv_cache_usage_perc", model] == 0
 
 
 def test_uncounted_metrics_are_zero_not_absent(client: FlaskClient) -> None:
@@ -105,7 +129,7 @@ def test_without_redis_metrics_are_redis_up_alone(
 
 def test_every_metric_is_documented(client: FlaskClient, redis_client: redis.Redis) -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"^# HELP (\w+)", client.get("/metrics").get_data(as_text=True), re.MULTILINE))
+    shown = set(re.findall(r"^# HELP ([\w:]+)", client.get("/metrics").get_data(as_text=True), re.MULTILINE))
     shown = {name.removesuffix("_total") for name in shown}
-    documented = {name.removesuffix("_total") for name in re.findall(r"`(paceline_\w+)`", text)}
+    documented = {name.removesuffix("_total") for name in re.findall(r"`((?:paceline_|vllm:)\w+)`", text)}
     assert shown == documented
