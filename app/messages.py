@@ -50,6 +50,7 @@ class Record(Message):
     speculation: SpeculationBounds
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # likeliest tokens wanted beside each token's own log-probability; None: not even that
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens
     # Of its form: a JSON schema, or Lark. Releases before 2026-12 wrote schemas alone.
     grammar: str | None = Field(None, validation_alias=AliasChoices("grammar", "json_schema"))
     prefix: str = ""  # the text of it that the prompt ends with
@@ -119,6 +120,7 @@ class Event(HotMessage, frozen=True, omit_defaults=True):
     tokens: tuple[Count, ...] = ()
     proposers: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, if the request wants them
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's behind its first, in the first event
     finish_reason: FinishReason | None = None  # set on the last event only
     error: str | None = None
     stats: Stats = msgspec.field(default_factory=Stats)
@@ -278,6 +280,7 @@ class Result(Message):
     speculation: SpeculationReport
     tool_calls: tuple[ToolCall, ...] | None = None  # that stand in `text`, if the request has tools
     logprobs: tuple[TokenLogprobs, ...] | None = None  # of each token, if the request wants them
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None  # of the prompt's behind its first, if it wants them
     error: str | None = None
 
 

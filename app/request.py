@@ -130,6 +130,8 @@ class ChatMessage(Message):
     def _calls(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise ValueError("only an assistant's message has tool_calls")
+        if not self.tool_calls and "content" not in self.model_fields_set:
+            raise ValueError("a message must have content, or tool_calls")
         return self
 
     @property
@@ -213,12 +215,15 @@ class GenerateRequest(Conversation, Sampling):
     logprobs: Logprobs | None = Field(
         None, description="give each token's log-probability, and so many likeliest tokens"
     )
+    prompt_logprobs: Logprobs | None = Field(
+        None, description="give the log-probability of each prompt token behind the first, before bias and masks"
+    )
     response_format: ResponseFormat | None = Field(None, description="JSON, or JSON of a schema")
     speculation: Speculation = Field(default_factory=SpeculationBounds, description="bounds, or just true or false")
 
-    _numbers = field_validator("max_tokens", "logprobs", "min_tokens", "stop_token_ids", "prompt_ids", mode="before")(
-        no_booleans
-    )
+    _numbers = field_validator(
+        "max_tokens", "logprobs", "prompt_logprobs", "min_tokens", "stop_token_ids", "prompt_ids", mode="before"
+    )(no_booleans)
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:

@@ -22,6 +22,7 @@ from app.messages import PUBLIC_TENANT, TARGET, Record, Stats, TreeMessage
 from app.request import Sampling, TokenLogprobs
 
 MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
+MAX_SCORED = 1 + MAX_NODES  # prompt tokens of an entry whose tokens are scored
 CHAIN = [*range(MAX_NODES)]  # the parents of a tree without branches, as most are
 
 Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum * kept + added
@@ -252,6 +253,7 @@ class Sequence:
     expected_s: float = 0.0  # wall clock when the tree that it waits for is expected,
     due_s: float = 0.0  # and when it goes on without one; 0: it waits for none
     asked: int = 0  # draft tokens of that tree
+    scores: dict[int, TokenLogprobs] = field(default_factory=dict)  # of prompt tokens, by their places
     last_token_s: float | None = None  # wall clock when the target chose its last token; None: it has none
     is_over: bool = False  # its last token is chosen; only its commit is still to be heard of
     age: tuple[float, str] = field(init=False)  # sorts the oldest first
@@ -290,6 +292,24 @@ class Sequence:
             mask=None if self.grammar is None or self.grammar.is_free(self.generated) else self._mask,
         )
 
+    @property
+    def is_scored(self) -> bool:
+        """Tell whether the prompt's log-probabilities are wanted, and not yet committed."""
+        return self.record.prompt_logprobs is not None and not self.generated
+
+    def chunk(self, end: int) -> "BatchEntry":
+        """Make a batch entry of the prompt's uncached tokens up to `end`, or of fewer where each one is scored.
+
+        Scored tokens are a path below the first, so that each has a row of logits.
+        """
+        kv = self.kv
+        start, end = kv.cached, min(end, kv.cached + MAX_SCORED, len(kv.tokens) - 1) if self.is_scored else end
+        if not self.is_scored or end <= start:
+            return self.entry(end if end > start else start + 1)
+        path = kv.tokens[start + 1 : end]
+        tree = Tree(path, CHAIN[: len(path)], [1.0] * len(path), [(TARGET,)] * len(path))
+        return BatchEntry(kv, start, kv.tokens[start : start + 1], tree, final=True, scores=self.record.prompt_logprobs)
+
     def _mask(self, history: Listed[int]) -> np.ndarray | None:
         return None if self.grammar is None else self.grammar.mask(history[len(self.record.prompt_ids) :])
 
@@ -321,6 +341,7 @@ class BatchEntry(msgspec.Struct, gc=False):
     eos_ids: tuple[int, ...] = ()  # the verdict ends at any of these
     mask: Mask | None = None  # of the request's grammar
     forks: list["Fork"] = []
+    scores: int | None = None  # likeliest tokens wanted beside the log-probability of each token; None: no scores
     may_exit: bool = False
     pruned: set[int] = set()
 

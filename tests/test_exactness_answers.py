@@ -115,7 +115,7 @@ def test_json_of_a_schema_is_the_same_with_and_without_drafts_and_after_kills(sh
     # a random model loves white space, which every schema allows
     spaces = dict.fromkeys(shop.tokenizer.encode(" \n\r\t"), -100.0)
     biased = sampling.model_copy(update={"logit_bias": spaces})
-    one = shop.record(120, biased, json_schema=json.dumps(SCHEMA), logprobs=2)
+    one = shop.record(120, biased, grammar=json.dumps(SCHEMA), logprobs=2)
     plain = shop.plainly(one)
     assert plain.finish_reason is FinishReason.STOP, shop.tokenizer.decode(plain.tokens)
     answer = json.loads(shop.tokenizer.decode(plain.tokens))
@@ -237,7 +237,7 @@ def test_an_answer_of_least_length_is_the_same_with_and_without_drafts_and_after
 
 
 def test_a_form_that_is_complete_ends_however_long_it_should_be(shop: Shop) -> None:
-    one = shop.record(40, SAMPLINGS[0], json_schema='{"const": 1}', min_tokens=30)
+    one = shop.record(40, SAMPLINGS[0], grammar='{"const": 1}', min_tokens=30)
     plain = shop.plainly(one)
     assert (shop.tokenizer.decode(plain.tokens).strip(), plain.finish_reason) == ("1", FinishReason.STOP)
 
@@ -265,3 +265,23 @@ def test_tokens_from_the_prefix_cache_are_counted(shop: Shop) -> None:
         fakes.texts(local, one)
     stats = [local.store.snapshot(one.id).stats for one in (first, second)]
     assert stats[0].reused == 0 < stats[1].reused < 40
+
+
+@pytest.mark.parametrize("length", [1, 2, 64, 65, 150])
+def test_scores_of_a_prompt_are_those_of_transformers(shop: Shop, folder: Path, length: int) -> None:
+    """In pieces of 64, whatever shapes or masks the answer, and after a verifier's death."""
+    prompt = shop.tokenizer.encode("Once upon a time there was a small dragon who lived. " * 9)[:length]
+    shaped = Sampling(seed=1, presence_penalty=2.0, logit_bias={5: 9.0})
+    one = fakes.record(prompt, 5, sampling=shaped).model_copy(update={"prompt_logprobs": 3, "min_tokens": 3})
+    plain = shop.plainly(one)
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt])).logits[0].log_softmax(-1)
+    assert len(plain.prompt_logprobs) == length - 1
+    for token, found, row in zip(prompt[1:], plain.prompt_logprobs, expected, strict=False):
+        assert found.logprob == pytest.approx(float(row[token]), abs=2e-4)
+        assert [id_ for id_, _ in found.top] == row.topk(3).indices.tolist()
+    unscored = shop.plainly(one.model_copy(update={"id": "other", "prompt_logprobs": None}))
+    assert plain.tokens == unscored.tokens and unscored.prompt_logprobs == ()
+    killed = shop.helped(one, plain.tokens, kill_every=5)
+    assert killed.tokens == plain.tokens and killed.prompt_logprobs == plain.prompt_logprobs

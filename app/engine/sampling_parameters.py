@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 
 import numpy as np
+import torch
 
 from app.request import Sampling, TokenLogprobs
 from kernels.sampling.target_token import Choice, Row
@@ -39,6 +40,17 @@ def is_shaped(sampling: Sampling) -> bool:
 
 def is_penalised(sampling: Sampling) -> bool:
     return bool(sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0)
+
+
+def row_logprobs(row: torch.Tensor, token: int, top: int) -> TokenLogprobs:
+    """`row`: (V,) float32 logits. Equal log-probabilities come by rising id."""
+    logprobs = row.log_softmax(0)
+    if not top:
+        return token_logprobs(float(logprobs[token]), [], [])
+    floor = logprobs.topk(min(top, len(logprobs))).values[-1]
+    ids = (logprobs >= floor).nonzero().squeeze(-1)  # equal ones stay in the order of their ids
+    best, order = logprobs[ids].sort(descending=True, stable=True)
+    return token_logprobs(float(logprobs[token]), ids[order[:top]].tolist(), best[:top].tolist())
 
 
 def token_logprobs(own: float, ids: Listed[int], logprobs: Listed[float]) -> TokenLogprobs:

@@ -48,7 +48,7 @@ def split_prefill(
         room.give(prompts[0], max(LEAST_TOKENS, most // 2), 0.5)
     for sequence in sorted(prompts, key=lambda s: s.uncached):  # stable: of equal ones the oldest
         room.give(sequence, most)
-    return [s.entry(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
+    return [s.chunk(s.cached + room.given[s.record.id]) for s in prompts if room.given.get(s.record.id)]
 
 
 def prompts_of(prompts: Listed[Sequence], policy: Policy, costs: StepCosts, running_s: float) -> Prompts:

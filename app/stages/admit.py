@@ -49,6 +49,7 @@ def admit(
         speculation=request.speculation,
         stop=request.stop,
         logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
         grammar=_grammar(request, tokenizer, thinking),
         prefix=request.prefix,
         calls=bool(request.functions),

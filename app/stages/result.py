@@ -31,6 +31,7 @@ def result(snapshot: Snapshot, tokenizer: Tokenizer, now_s: float) -> Result:
         ),
         tool_calls=_calls(text, record, tokenizer) if record.calls else None,
         logprobs=None if record.logprobs is None else snapshot.logprobs,
+        prompt_logprobs=None if record.prompt_logprobs is None else snapshot.prompt_logprobs,
         error=snapshot.error,
     )
 

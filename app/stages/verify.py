@@ -8,16 +8,27 @@ from collections.abc import Sequence as Listed
 from app.engine.history import TokenHistory
 from app.engine.target import TargetRows
 from app.errors import GenerationFailed
-from app.request import TokenLogprobs
+from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, Verdict
+
+RAW = Sampling()
 
 
 def verify(works: Listed[BatchEntry], logits: Listed[TargetRows | None]) -> list[Verdict | None]:
-    """Return a verdict, None for a prompt chunk.
+    """Return a verdict, None for a prompt chunk; of one whose tokens are scored the log-probabilities alone.
 
     `logits`: by entry, the rows of its last token and of its nodes, but none of nodes that left the pass early.
     """
-    return [None if rows is None else _walk(work, rows) for work, rows in zip(works, logits, strict=True)]
+    return [
+        None if rows is None else _walk(work, rows) if work.scores is None else _score(work, rows, work.scores)
+        for work, rows in zip(works, logits, strict=True)
+    ]
+
+
+def _score(work: BatchEntry, rows: TargetRows, top: int) -> Verdict:
+    nodes = [*range(1 + len(work.tree))]
+    tokens = work.sequence.tokens[work.start + 1 :]
+    return Verdict(nodes[1:], [], [rows.logprobs(node, tokens[node], top, RAW, ()) for node in nodes])
 
 
 def _walk(work: BatchEntry, rows: TargetRows) -> Verdict:

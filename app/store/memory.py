@@ -124,6 +124,7 @@ class MemoryStore:
                 status=entry.status,
                 tokens=tuple(token for event in entry.events for token in event.tokens),
                 logprobs=tuple(one for event in entry.events for one in event.logprobs),
+                prompt_logprobs=tuple(one for event in entry.events for one in event.prompt_logprobs),
                 finish_reason=entry.finish_reason,
                 error=entry.error,
                 stats=entry.stats,

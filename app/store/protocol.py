@@ -57,6 +57,7 @@ class Snapshot:
     status: Status
     tokens: tuple[int, ...]  # generated and committed
     logprobs: tuple[TokenLogprobs, ...]  # of each of them, if the request wants them
+    prompt_logprobs: tuple[TokenLogprobs, ...]  # of the prompt's behind its first, likewise
     finish_reason: FinishReason | None
     error: str | None
     stats: Stats

@@ -166,6 +166,7 @@ def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
         status=Status(fields["status"]),
         tokens=tuple(token for event in events for token in event.tokens),
         logprobs=tuple(one for event in events for one in event.logprobs),
+        prompt_logprobs=tuple(one for event in events for one in event.prompt_logprobs),
         finish_reason=FinishReason(reason) if reason else None,
         error=fields.get("error") or None,
         stats=Stats.read(fields["stats"]),

@@ -102,7 +102,7 @@ class Sequences(Mapping[str, Sequence]):
         """Let prompts reuse the cached prefixes of other sequences."""
         self._ended.clear()
         for sequence in sequences:
-            reused = self._target.adopt(sequence.kv)
+            reused = 0 if sequence.is_scored else self._target.adopt(sequence.kv)
             if reused:
                 self._stats.record_reused(reused)
                 if not sequence.generated:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from operator import add
 from typing import Final, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from app.clock import SYSTEM, Clock
 from app.engine.step_costs import StepCosts
 from app.engine.target import LaunchedStep
@@ -262,6 +264,9 @@ class Verifier:
         for one, conclusion in zip(done.step.rounds, done.conclusions, strict=True):
             sequence = one.sequence
             event = event_of(conclusion, sequence.stats, one.entry.tree, one.verdict, done.accepted_s)
+            if not event.offset and sequence.scores:
+                scores = tuple(score for _, score in sorted(sequence.scores.items()))
+                event, sequence.scores = replace(event, prompt_logprobs=scores), {}
             sequence.stats = event.stats
             events.append((sequence, event))
         try:
@@ -299,6 +304,9 @@ class Verifier:
                 self.target.drop(work)
             elif verdict is None:
                 self.target.cover(work.sequence, work.start + len(work.tokens))
+            elif work.scores is not None:
+                self.target.accept(work, verdict.path)
+                sequence.scores.update(enumerate(verdict.logprobs, work.start + 1))
             else:
                 conclusions.append(conclude(sequence, verdict))
                 rounds.append(VerifiedRound(sequence, work, verdict, conclusions[-1].tokens))

@@ -106,9 +106,14 @@ class ScriptedVerifier:
             tokens=tokens,
             proposers=proposers,
             logprobs=_logprobs(record, tokens),
+            prompt_logprobs=() if offset or record.prompt_logprobs is None else _scores(record),
             finish_reason=reason,
             stats=_after(stats, tokens),
         )
+
+
+def _scores(record: Record) -> tuple[TokenLogprobs, ...]:
+    return tuple(TokenLogprobs(logprob=-0.5 * i) for i in range(1, len(record.prompt_ids)))
 
 
 def _logprobs(record: Record, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:

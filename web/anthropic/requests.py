@@ -22,6 +22,7 @@ from pydantic import (
 from app.errors import Unsupported
 from app.request import GenerateRequest, Speculation, Temperature, TopK, TopP, no_booleans
 from web.errors import InvalidBody
+from web.openai.text_stream import Echo
 
 LENIENT = ConfigDict(extra="ignore", frozen=True)
 
@@ -168,6 +169,10 @@ class MessagesBody(CountBody):
     @property
     def n(self) -> int:
         return 1
+
+    @property
+    def echoes(self) -> Echo:
+        return Echo.NO
 
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         given = {

@@ -17,6 +17,7 @@ from web.api.stream_limits import StreamLimits
 from web.api.submit import submit
 from web.auth import tenant
 from web.openai.call import STOPPING, Call, frames, whole
+from web.openai.text_stream import Echo
 from web.openai.writers import Head, ResponseWriter
 from workers.deployment import Deployment
 
@@ -32,6 +33,9 @@ class CallBody(Protocol):
 
     @property
     def stream(self) -> bool | None: ...
+
+    @property
+    def echoes(self) -> Echo: ...
 
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported.
@@ -59,7 +63,8 @@ class Answers:
         requests = body.requests(self.deployment.settings.max_tokens, sampling)
         records = _submit(self.deployment, requests, body.names())
         head = _head(self.deployment, writer, records[0])
-        call = Call(records=records, prompts=len(records) // (body.n or 1), writer=writer, head=head)
+        prompts = len(records) // (body.n or 1)
+        call = Call(records=records, prompts=prompts, writer=writer, head=head, echo=body.echoes)
         watched = self.disconnects.watched(call.ids, client().is_gone)
         if body.stream:
             response = event_stream(frames(self.deployment, call, self.stopping, watched, client()))

@@ -17,7 +17,7 @@ from web.api.http_io import Client
 from web.api.request_events import await_end, cancel
 from web.api.sse import event_frames
 from web.openai.responses import PredictionDetails, PromptDetails, Usage
-from web.openai.text_stream import REASONS, GrowingText
+from web.openai.text_stream import REASONS, Echo, GrowingText, echoed
 from web.openai.writers import Head, ResponseWriter
 from workers.deployment import Deployment
 
@@ -30,6 +30,7 @@ class Call:
     prompts: int  # the records of one prompt stand side by side
     writer: ResponseWriter
     head: Head
+    echo: Echo
 
     @property
     def ids(self) -> list[str]:
@@ -59,8 +60,10 @@ def whole(
     texts = []
     for end in ends:
         text = GrowingText(deployment.tokenizer, end.record)
-        texts.append((text.take(end.tokens, end.logprobs, is_end=True), text.ending(end.finish_reason)))
-    return call.writer.whole(call.head, texts, _usage(call, [(len(end.tokens), end.stats) for end in ends]))
+        part = echoed(deployment.tokenizer, end, text.take(end.tokens, end.logprobs, is_end=True), call.echo)
+        texts.append((part, text.ending(end.finish_reason)))
+    counts = [0 if call.echo is Echo.PROMPT else len(end.tokens) for end in ends]
+    return call.writer.whole(call.head, texts, _usage(call, [*zip(counts, [end.stats for end in ends], strict=True)]))
 
 
 def frames(

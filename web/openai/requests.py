@@ -41,6 +41,7 @@ from app.request import (
     no_booleans,
 )
 from web.errors import InvalidBody
+from web.openai.text_stream import Echo
 
 MAX_CHOICES = 16  # of one call; each is a request of its own
 COMPLETION_TOKENS = 16  # of a completion that does not say how many: OpenAI's default
@@ -54,7 +55,7 @@ CONVERSATION = (
 )  # fmt: skip
 UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
     "functions": ([],), "function_call": ("none", "auto"),
-    "modalities": (["text"],), "audio": (), "web_search_options": (), "echo": (False,), "best_of": (1,),
+    "modalities": (["text"],), "audio": (), "web_search_options": (), "best_of": (1,),
     "suffix": ("",), "length_penalty": (1, 1.0), "use_beam_search": (False,),
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
     "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "chat_template": (),
@@ -150,7 +151,6 @@ class Body(BaseModel):
     spaces_between_special_tokens: Refused = None
     include_stop_str_in_output: Refused = None
     add_special_tokens: Refused = None
-    echo: Refused = None
     prompt_logprobs: Refused = None
     truncate_prompt_tokens: Refused = None
     return_token_ids: Refused = None
@@ -166,6 +166,10 @@ class Body(BaseModel):
         "repetition_penalty", "logit_bias", "top_k", "min_p", "allowed_token_ids", "stop_token_ids", "min_tokens",
         mode="before",
     )(no_booleans)  # fmt: skip
+
+    @property
+    def echoes(self) -> Echo:
+        return Echo.NO
 
     @property
     def with_usage(self) -> bool:
@@ -251,6 +255,7 @@ class ChatBody(Body):
     """POST /v1/chat/completions."""
 
     messages: list[Turn] = Field(min_length=1)
+    echo: StrictBool | None = Field(None, description="refused, unless false")
     max_completion_tokens: int | None = Field(None, ge=1, description="goes before max_tokens")
     logprobs: StrictBool | None = False
     top_logprobs: Logprobs | None = Field(None, description="requires logprobs to be true")
@@ -278,6 +283,8 @@ class ChatBody(Body):
 
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         """Return the requests of one prompt. Raises InvalidBody, Unsupported."""
+        if self.echo:
+            raise Unsupported("echo", "is not supported here")
         if self.top_logprobs is not None and not self.logprobs:
             raise Unsupported("top_logprobs", "requires logprobs to be true")
         wanted = (self.top_logprobs or 0) if self.logprobs else None
@@ -305,9 +312,15 @@ class CompletionBody(Body):
     """POST /v1/completions: the prompt is continued as it is."""
 
     prompt: Prompts
+    max_tokens: int | None = Field(None, ge=0, description="0 asks for the prompt alone, with echo")
     logprobs: Logprobs | None = None
+    echo: StrictBool | None = Field(None, description="begin with the prompt, and its log-probabilities; not streamed")
 
     suffix: Refused = None
+
+    @property
+    def echoes(self) -> Echo:
+        return Echo.NO if not self.echo else Echo.PROMPT if self.max_tokens == 0 else Echo.BOTH
 
     _completion_numbers = field_validator("logprobs", mode="before")(no_booleans)
 
@@ -316,8 +329,14 @@ class CompletionBody(Body):
         texts = len(self.prompt) * (self.n or 1)
         if not 1 <= texts <= MAX_CHOICES:
             raise Unsupported("prompt", f"a call must ask for 1 to {MAX_CHOICES} texts (prompts times n), not {texts}")
-        tokens = self.max_tokens or min(COMPLETION_TOKENS, most_tokens)
-        rest = {**self._unsaid(sampling), "max_tokens": tokens, "logprobs": self.logprobs}
+        if self.echo and self.stream:
+            raise Unsupported("echo", "is not supported with stream")
+        if self.max_tokens == 0 and not self.echo:
+            raise Unsupported("max_tokens", "must be at least 1 without echo")
+        tokens = min(COMPLETION_TOKENS, most_tokens) if self.max_tokens is None else self.max_tokens
+        rest = {**self._unsaid(sampling), "max_tokens": tokens or 1, "logprobs": self.logprobs}
+        if self.echo:
+            rest["prompt_logprobs"] = self.logprobs
         inputs = [
             {"prompt": one, "raw": True} if isinstance(one, str) else {"prompt_ids": tuple(one)} for one in self.prompt
         ]
@@ -331,4 +350,4 @@ class CompletionBody(Body):
 def turn_of(turn: Turn) -> dict[str, Any]:
     """Return the message's fields in a generate request."""
     values = {name: value for name, value in turn if value is not None}
-    return {**values, "role": "system" if turn.role == "developer" else turn.role}
+    return {"content": "", **values, "role": "system" if turn.role == "developer" else turn.role}

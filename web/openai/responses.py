@@ -114,11 +114,14 @@ class ChatChunk(CompletionBase):
 
 
 class CompletionLogprobs(BaseModel):
-    """Log-probabilities of the tokens of a text or a part, in parallel lists; offsets: characters."""
+    """Log-probabilities of the tokens of a text or a part, in parallel lists; null of an echoed prompt's first token.
+
+    Offsets: characters.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

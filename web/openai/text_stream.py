@@ -2,23 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate
 
 from app.answer_form import Thinking
 from app.engine.text.answer_parts import CallPart, PartStream
+from app.engine.text.detokenizer import TextStream
 from app.engine.text.stop_strings import AnswerStream
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import FinishReason, Record
 from app.request import TokenLogprobs
+from app.store.protocol import Snapshot
 from web.openai.responses import Reason
 
 REASONS: dict[FinishReason, Reason] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+class Echo(Enum):
+    """Whether a text begins with its prompt."""
+
+    NO = "no"
+    BOTH = "both"
+    PROMPT = "prompt"  # it is nothing else
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
     start: int
     token: int
-    logprobs: TokenLogprobs
+    logprobs: TokenLogprobs | None  # None: of a prompt's first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,23 @@ class GrowingText:
         """Name the end as OpenAI does."""
         found = REASONS[reason or FinishReason.STOP]
         return Ending("tool_calls" if self._has_calls and found == "stop" else found, self._answer.stopped_by)
+
+
+def echoed(tokenizer: Tokenizer, end: Snapshot, part: Part, echo: Echo) -> Part:
+    """Put an ended request's prompt before its text, or in its place."""
+    if echo is Echo.NO:
+        return part
+    ids = end.record.prompt_ids
+    stream = TextStream(tokenizer)
+    pieces = stream.pieces(ids)
+    text = "".join(pieces) + stream.flush()
+    starts = accumulate(map(len, pieces), initial=0)
+    scores = (None, *end.prompt_logprobs) if end.record.prompt_logprobs is not None else ()
+    spoken = [Spoken(*one) for one in zip(starts, ids, scores, strict=False)]
+    if echo is Echo.PROMPT:
+        return Part(text, spoken)
+    moved = [Spoken(len(text) + one.start, one.token, one.logprobs) for one in part.spoken]
+    return Part(text + part.text, [*spoken, *moved])
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from app.engine.text.answer_parts import CallPart, calls_of
 from app.engine.text.tokenizer import Tokenizer
+from app.request import TokenLogprobs
 from web.errors import v1_error_body
 from web.openai.responses import (
     CallDelta,
@@ -33,7 +34,7 @@ from web.openai.responses import (
     TopLogprob,
     Usage,
 )
-from web.openai.text_stream import Ending, Part, Spoken, spelled
+from web.openai.text_stream import Ending, Part, spelled
 
 DONE = "data: [DONE]\n\n"
 
@@ -191,27 +192,30 @@ def _chunk_choice(
 def _chat_logprobs(head: Head, part: Part) -> ChatLogprobs | None:
     if head.top is None:
         return None
-    return ChatLogprobs(content=[_token_logprob(head.tokenizer, one) for one in part.spoken], refusal=None)
+    content = [_token_logprob(head.tokenizer, one.token, one.logprobs) for one in part.spoken if one.logprobs]
+    return ChatLogprobs(content=content, refusal=None)
 
 
-def _token_logprob(tokenizer: Tokenizer, spoken: Spoken) -> TokenLogprob:
-    token, raw = spelled(tokenizer, spoken.token)
+def _token_logprob(tokenizer: Tokenizer, id_: int, logprobs: TokenLogprobs) -> TokenLogprob:
+    token, raw = spelled(tokenizer, id_)
     top = []
-    for id_, logprob in spoken.logprobs.top:
-        other, other_raw = spelled(tokenizer, id_)
+    for other_id, logprob in logprobs.top:
+        other, other_raw = spelled(tokenizer, other_id)
         top.append(TopLogprob(token=other, logprob=logprob, bytes=other_raw))
-    return TokenLogprob(token=token, logprob=spoken.logprobs.logprob, bytes=raw, top_logprobs=top)
+    return TokenLogprob(token=token, logprob=logprobs.logprob, bytes=raw, top_logprobs=top)
 
 
 def _plain_logprobs(head: Head, part: Part) -> CompletionLogprobs | None:
     """Write parallel lists; as at OpenAI the committed token is among the likeliest, too."""
     if head.top is None:
         return None
-    found = [_token_logprob(head.tokenizer, one) for one in part.spoken]
-    top = [{one.token: one.logprob, **{other.token: other.logprob for other in one.top_logprobs}} for one in found]
+    found = [one.logprobs and _token_logprob(head.tokenizer, one.token, one.logprobs) for one in part.spoken]
+    top = [
+        one and {one.token: one.logprob, **{other.token: other.logprob for other in one.top_logprobs}} for one in found
+    ]
     return CompletionLogprobs(
-        tokens=[one.token for one in found],
-        token_logprobs=[one.logprob for one in found],
+        tokens=[spelled(head.tokenizer, one.token)[0] for one in part.spoken],
+        token_logprobs=[one and one.logprob for one in found],
         top_logprobs=top if head.top else None,
         text_offset=[one.start for one in part.spoken],
     )

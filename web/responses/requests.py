@@ -23,6 +23,7 @@ from app.answer_form import NamedFunction
 from app.errors import Unsupported
 from app.request import GenerateRequest, Speculation, Temperature, TopP, no_booleans
 from web.errors import InvalidBody
+from web.openai.text_stream import Echo
 
 LENIENT = ConfigDict(extra="ignore", frozen=True)
 REFUSED = ("previous_response_id", "conversation", "background", "prompt", "top_logprobs")
@@ -174,6 +175,10 @@ class ResponsesBody(BaseModel):
     @property
     def n(self) -> int:
         return 1
+
+    @property
+    def echoes(self) -> Echo:
+        return Echo.NO
 
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         for name in REFUSED:

@@ -14,7 +14,7 @@ from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
-from app.engine.sampling_parameters import choice_of, is_penalised, is_shaped, row_of, token_logprobs
+from app.engine.sampling_parameters import choice_of, is_penalised, is_shaped, row_logprobs, row_of
 from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
@@ -41,13 +41,7 @@ class CPURows:
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
         """Equal ones by rising id."""
-        logprobs = self._shaped(node, sampling, history, mask).log_softmax(0)
-        if not top:
-            return token_logprobs(float(logprobs[token]), [], [])
-        floor = logprobs.topk(min(top, len(logprobs))).values[-1]
-        ids = (logprobs >= floor).nonzero().squeeze(-1)  # equal ones stay in the order of their ids
-        best, order = logprobs[ids].sort(descending=True, stable=True)
-        return token_logprobs(float(logprobs[token]), ids[order[:top]].tolist(), best[:top].tolist())
+        return row_logprobs(self._shaped(node, sampling, history, mask), token, top)
 
     def _shaped(
         self, node: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None

@@ -45,7 +45,7 @@ class EarlyExitController:
         if self._mode == "auto" and not (is_wanted and self._may_pay(works, costs)):
             return
         for work in works:
-            work.may_exit = work.final and len(work.tree) > 0
+            work.may_exit = work.final and len(work.tree) > 0 and work.scores is None
 
     def update(self, works: list[BatchEntry], verdicts: Listed[Verdict | None]) -> None:
         if self._mode == "off":

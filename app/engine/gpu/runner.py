@@ -19,7 +19,7 @@ from app.engine.gpu.step import StepOutput, choose, run
 from app.engine.gpu.weights import Weights
 from app.engine.history import TokenCounts, TokenHistory
 from app.engine.kv.pages import PagePool
-from app.engine.sampling_parameters import is_penalised, is_shaped, row_of, token_logprobs
+from app.engine.sampling_parameters import is_penalised, is_shaped, row_logprobs, row_of, token_logprobs
 from app.errors import GenerationFailed
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry, CachedSequence
@@ -59,6 +59,8 @@ class ChosenRows:
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> TokenLogprobs:
+        if token != self.tokens[node] or not self.likely:  # a prompt's own token
+            return row_logprobs(self.rows[node].float(), token, top)
         found = self.likely[node]
         return found.model_copy(update={"top": found.top[:top]})
 
@@ -196,7 +198,7 @@ class DeviceRunner(TabledRunner):
         for work in works:
             if not work.final:
                 continue
-            if is_shaped(work.sequence.sampling) or work.mask:
+            if work.scores is None and (is_shaped(work.sequence.sampling) or work.mask):
                 rows += _rows(work, self._counts)
                 places += range(first, first + 1 + len(work.tree))
             first += 1 + len(work.tree)

@@ -31,6 +31,8 @@ RESULT_FIELDS = {
     "timing",
     "speculation",
     "logprobs",
+    "prompt_logprobs",
+    "tool_calls",
     "error",
 }
 
@@ -161,7 +163,7 @@ def test_an_unknown_request_is_not_found(method: str, client: FlaskClient) -> No
         ({"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user"}]}, "messages.0"),
         ({"prompt": "a " * 3000}, "prompt"),
     ],
 )

@@ -210,7 +210,7 @@ NEUTRAL = {  # what load generators and evaluation tools always send
     "add_special_tokens": True, "structured_outputs": None, "guided_json": None,
 }  # fmt: skip
 UNSERVED = {
-    "use_beam_search": True, "best_of": 2, "echo": True, "skip_special_tokens": False,
+    "use_beam_search": True, "best_of": 2, "skip_special_tokens": False,
     "prompt_logprobs": 1, "truncate_prompt_tokens": 5, "return_token_ids": True,
 }  # fmt: skip
 
@@ -235,6 +235,25 @@ def test_what_ends_a_text_reaches_the_engine(client: FlaskClient, deployment: De
     wrong = client.post(path, json={**PATHS[path], "stop_token_ids": [10**9]})
     assert error_of(wrong)["param"] == "stop_token_ids"
     assert client.post(path, json={**PATHS[path], "min_tokens": 501}).status_code == 400
+
+
+def test_an_echo_has_the_prompt_and_its_logprobs(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    prompt = verifier.deployment.tokenizer.encode("Größe 👩‍🚀 of")
+    body = {**PLAIN, "prompt": prompt, "echo": True, "logprobs": 2}
+    (choice,) = client.post("/v1/completions", json=body).json["choices"]
+    logprobs = choice["logprobs"]
+    assert choice["text"] == "Größe 👩‍🚀 of" + TEXT
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    assert len(logprobs["tokens"]) == len(prompt) + len(verifier.answer) - 1, "the end token has no text"
+    assert {len(values) for values in logprobs.values()} == {len(logprobs["tokens"])}
+    assert logprobs["token_logprobs"][1 : len(prompt)] == [-0.5 * i for i in range(1, len(prompt))]
+    assert logprobs["text_offset"][len(prompt)] == len("Größe 👩‍🚀 of")
+    alone = client.post("/v1/completions", json={**body, "max_tokens": 0}).json
+    assert alone["choices"][0]["text"] == "Größe 👩‍🚀 of" and alone["usage"]["completion_tokens"] == 0
+    assert alone["choices"][0]["logprobs"]["token_logprobs"] == logprobs["token_logprobs"][: len(prompt)]
+    for wrong in ({"stream": True}, {"echo": False, "max_tokens": 0}):
+        assert client.post("/v1/completions", json={**body, **wrong}).status_code == 400
+    assert client.post("/v1/chat/completions", json={**CHAT, "echo": True}).status_code == 400
 
 
 def test_a_completion_goes_on_from_token_ids(client: FlaskClient, verifier: ScriptedVerifier) -> None:
@@ -325,7 +344,6 @@ def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Depl
         ("/v1/completions", {"stop": 5}, "stop", "invalid_value"),
         ("/v1/completions", {"prompt": []}, "prompt", "unsupported_parameter"),
         ("/v1/completions", {"prompt": ""}, "prompt", "invalid_value"),
-        ("/v1/completions", {"echo": True}, "echo", "unsupported_parameter"),
         ("/v1/completions", {"best_of": 3}, "best_of", "unsupported_parameter"),
         ("/v1/completions", {"suffix": "end"}, "suffix", "unsupported_parameter"),
     ],

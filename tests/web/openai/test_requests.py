@@ -66,7 +66,7 @@ def test_a_number_is_no_boolean(model: type[BaseModel], name: str) -> None:
 
 
 def test_all_booleans_are_tried() -> None:
-    assert len(BOOLEANS) == 17
+    assert len(BOOLEANS) == 19
 
 
 @pytest.mark.parametrize("model", [ChatBody, CompletionBody])
@@ -82,7 +82,7 @@ def kinds(described: dict[str, Any]) -> list[dict[str, Any]]:
     return [kind for kind in plain.get("anyOf", [plain]) if kind != {"type": "null"}]
 
 
-@pytest.mark.parametrize("field", [{"echo": 0}, {"best_of": True}])
+@pytest.mark.parametrize("field", [{"use_beam_search": 0}, {"best_of": True}])
 def test_what_only_equals_a_harmless_value_is_refused(field: dict[str, Any]) -> None:
     with pytest.raises(Unsupported):
-        CompletionBody.model_validate({**BODIES[CompletionBody], **field}).requests(9)
+        CompletionBody.model_validate({**BODIES[CompletionBody], **field}).requests(9, {})
