@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_origin
 
@@ -56,6 +57,7 @@ THREAD_ENVIRONMENT = {
 STATE = ROOT / ".paceline" if IS_CLONE else home_of(os.environ, "XDG_STATE_HOME", ".local/state") / "paceline"
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Host = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$")]
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?)$")]
 NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
@@ -79,6 +81,13 @@ REMOVED = {  # once settings: the constant that took the place of each
     "spans": "none (the timelines of the latest requests are in Redis: `paceline bench timeline`)",
     "traced_requests": "64 (more than the dashboard lists)",
 }
+
+
+def _address(text: str) -> str:
+    try:
+        return "127.0.0.1" if text == "localhost" else str(ip_address(text))
+    except ValueError:
+        raise ValueError("must be an address, as 0.0.0.0, or localhost") from None
 
 
 class Settings(BaseModel):
@@ -105,7 +114,14 @@ class Settings(BaseModel):
         description="of paceline.generate; with .high and .low behind it, others",
     )
     namespace: str = Field("paceline", pattern=r"^[A-Za-z0-9_-]{1,40}$", description="prefix of every Redis key")
-    model: str = Field("smollm2-135m", description="the target: a known name, a model folder or a GGUF file")
+    model: str = Field(
+        "smollm2-135m", description="the target: a known name, a model folder, a GGUF file, or a hub's id as OWNER/NAME"
+    )
+    served_name: str | None = Field(
+        None,
+        pattern=r"^[\w./:-]{1,200}$",
+        description="name that clients give the target; absent: the last part of PACELINE_MODEL",
+    )
     weights: Annotated[WeightsAs, NO_INT8] = Field(
         "stored", description="of the target: as its file has them, or rounded when loaded, a target of its own"
     )
@@ -132,6 +148,12 @@ class Settings(BaseModel):
 
     keys: UserPath | None = Field(None, description="file of hashed API keys; absent: none is needed (`paceline keys`)")
     api_key: SecretStr | None = Field(None, description="key that `generate` shows to a running instance")
+    host: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1", description="address that `up` binds the web server to; 0.0.0.0: all of this machine"
+    )
+    origins: Annotated[tuple[Origin, ...], OR_NONE] = Field(
+        (), description="sites whose pages may call the APIs, as https://chat.example.org; *: all"
+    )
     hosts: Annotated[tuple[Host, ...], OR_NONE] = Field(
         (),
         description="names the web server answers to, beside localhost and addresses; .NAME: all below it",
@@ -177,8 +199,8 @@ class Settings(BaseModel):
 
     @property
     def model_name(self) -> str:
-        """Return the name that clients give the target: the last part of `model`."""
-        return Path(self.model).name
+        """Return the name that clients give the target."""
+        return self.served_name or Path(self.model).name
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:

@@ -5,7 +5,7 @@ from threading import Event as Flag
 
 from flask import Flask, Response
 
-from web import auth, errors, host_check, openapi, page
+from web import auth, cors, errors, host_check, openapi, page
 from web.anthropic import routes as anthropic
 from web.api import routes
 from web.api.disconnects import DisconnectWatcher
@@ -56,6 +56,7 @@ def create_app(
     app.register_blueprint(tokens.blueprint(deployment))
     app.register_blueprint(openapi.blueprint(app, deployment.settings))  # documents the routes registered above
     errors.install(app)
+    cors.install(app, deployment.settings)
     host_check.install(app, deployment.settings, names)
     auth.install(app, deployment.settings)
     app.after_request(_secure)

@@ -5,12 +5,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
 
 from app.config import FILE_VARIABLE, IS_CLONE, ROOT, THREAD_ENVIRONMENT, Settings, find_file
-from app.errors import InstanceError
+from app.errors import InstanceError, InvalidSettings, validation_message
 from app.local.doctor import Level, examine
 from app.local.health import Health, check
 from app.local.instance import DEFAULT, Instance, State, find, running
+from app.local.ports import is_loopback
 from app.local.progress_line import ProgressLine
 from app.local.up import READY, detach, serve, stop
 from app.redis_url import without_password
@@ -46,6 +50,12 @@ INSTANCE_HELP = "which instance; needed only if several run and none of them is 
 
 def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up = _command(commands, "up", _up, "start everything and print the URL", UP_TEXT)
+    up.add_argument("model", nargs="?", metavar="MODEL", help="the target, as PACELINE_MODEL names it")
+    up.add_argument("--drafter", action="append", metavar="D", help="as PACELINE_DRAFTERS names one; may be repeated")
+    up.add_argument("--served-model-name", metavar="NAME", help="that clients give the target")
+    up.add_argument("--host", metavar="ADDRESS", help="to bind to; without it 127.0.0.1, which others cannot reach")
+    up.add_argument("--api-key-file", metavar="FILE", help="keys that `paceline keys` made; then each call needs one")
+    up.add_argument("--insecure", action="store_true", help="let others reach the server without keys")
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
     up.add_argument("--instance", metavar="NAME", help="name of this instance")
@@ -110,8 +120,20 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
     state = instance.running()
     if state is not None:
         return _already(instance, state, arguments.port)
-    if arguments.nodes:
-        settings = settings.changed(placement="nodes")
+    given = {
+        "model": arguments.model,
+        "drafters": arguments.drafter and tuple(arguments.drafter),
+        "served_name": arguments.served_model_name,
+        "host": arguments.host,
+        "keys": arguments.api_key_file,
+        "placement": "nodes" if arguments.nodes else None,
+    }
+    settings = _changed(settings, {name: value for name, value in given.items() if value is not None})
+    if not (is_loopback(settings.host) or settings.keys or arguments.insecure):
+        raise InstanceError(
+            f"all who reach {settings.host} could generate: make keys (`paceline keys add NAME`) and name their file "
+            "by --api-key-file, or allow it by --insecure"
+        )
     progress = ProgressLine()
     if arguments.detach:
         state = detach(settings, instance, arguments.port, progress)
@@ -130,6 +152,14 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
 
     serve(settings, instance, arguments.port, progress, ready)
     return 0
+
+
+def _changed(settings: Settings, given: dict[str, Any]) -> Settings:
+    try:
+        return settings.changed(**given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InvalidSettings(f"{wrong['loc'][0]}: {validation_message(wrong)}") from error
 
 
 def _name_for(arguments: argparse.Namespace, settings: Settings) -> str:

@@ -1,5 +1,6 @@
 """Choose free loopback ports, reserved among this user's instances by lock files."""
 
+import ipaddress
 import os
 import socket
 import tempfile
@@ -16,13 +17,13 @@ TRIED_PORTS = 100
 
 
 @contextmanager
-def web_port(wanted: int | None) -> Iterator[int]:
+def web_port(wanted: int | None, host: str = HOST) -> Iterator[int]:
     """Reserve a port for the block: `wanted`, or the first free one from 8000 on. Raises InstanceError."""
     candidates = range(FIRST_PORT, FIRST_PORT + TRIED_PORTS) if wanted is None else [wanted]
     with ExitStack() as stack:
         for port in candidates:
             # The lock comes first: two instances that start together both see the port free.
-            if stack.enter_context(exclusive(_lock_file(port))) and is_free(port):
+            if stack.enter_context(exclusive(_lock_file(port))) and is_free(port, host):
                 yield port
                 return
         if wanted is None:
@@ -32,11 +33,20 @@ def web_port(wanted: int | None) -> Iterator[int]:
         raise InstanceError(f"port {wanted} is taken by another program; choose another with --port")
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
+def reachable(host: str) -> str:
+    """Return an address of this machine that a server bound to `host` answers at."""
+    return {"0.0.0.0": HOST, "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+
+
+def is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def is_free(port: int, host: str = HOST) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no hindrance
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except (OSError, OverflowError):  # the latter above 65535
             return False
         return True

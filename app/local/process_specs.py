@@ -9,7 +9,6 @@ from app.config import NO_FILE, ROOT, THREAD_ENVIRONMENT, Settings, as_text, var
 from app.engine.weights.resolve import drafter_folder
 from app.local.children import Service
 from app.local.instance import Instance
-from app.local.ports import HOST
 
 WEB_STOPS, WORKERS_STOP = 0, 1  # Redis stops after both
 
@@ -34,7 +33,7 @@ def services(settings: Settings, port: int) -> list[Service]:
     web = Service(
         role="web",
         name="web-1",
-        argv=(sys.executable, "-m", "web.run", "--host", HOST, "--port", str(port)),
+        argv=(sys.executable, "-m", "web.run", "--host", settings.host, "--port", str(port)),
         # Two heaps: else each of its many threads keeps one.
         env={**_environment(settings, "web-1", 1), "MALLOC_ARENA_MAX": "2"},
         stop_order=WEB_STOPS,

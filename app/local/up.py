@@ -21,7 +21,7 @@ from app.local.children import GRACE_S, Children, Service
 from app.local.doctor import drafters_problems
 from app.local.health import live, problems
 from app.local.instance import Instance, ProcessId, State
-from app.local.ports import HOST, web_port
+from app.local.ports import reachable, web_port
 from app.local.process_specs import namespace, services, settings_environment
 from app.local.redis_server import embedded_redis, no_answer
 from app.local.supervise import Stopped, Supervisor, supervising
@@ -41,13 +41,14 @@ def serve(
 ) -> None:
     """Run an instance until a signal ends it; `ready` is called once, when all planned services answer."""
     _check_keys(settings)
-    with instance.lock(), web_port(port) as chosen:
+    with instance.lock(), web_port(port, settings.host) as chosen:
         _end_left_over(instance)
-        settings = settings.model_copy(update={"model": str(_models(settings, progress))})
+        model = {"model": str(_models(settings, progress)), "served_name": _served_name(settings)}
+        settings = settings.model_copy(update=model)
         state = State(
             instance=instance.name,
             supervisor=_myself(),
-            url=f"http://{HOST}:{chosen}",
+            url=f"http://{reachable(settings.host)}:{chosen}",
             redis_url=settings.redis_url or "",
             namespace=namespace(settings, instance),
         )
@@ -60,18 +61,19 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
         raise InstanceError(f"instance {instance.name!r} is already running or starting")
     _check_keys(settings)
     folder = _models(settings, progress)  # here, where the user sees the progress
+    model = {"PACELINE_MODEL": str(folder), "PACELINE_SERVED_NAME": _served_name(settings)}
     instance.logs.mkdir(parents=True, exist_ok=True)
     log = instance.logs / "supervisor.log"
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "app.cli.main", "up", "--instance", instance.name, "--ready-fd", str(writer)]
-    command += [] if port is None else ["--port", str(port)]
+    command += ["--insecure"] + ([] if port is None else ["--port", str(port)])  # this process has checked it
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **NO_FILE, **_given(settings), "PACELINE_MODEL": str(folder)},
+            env={**os.environ, **NO_FILE, **_given(settings), **model},
             cwd=ROOT,
             pass_fds=[writer],
             start_new_session=True,  # no terminal: neither its Ctrl-C nor its end reaches it
@@ -95,6 +97,11 @@ def _models(settings: Settings, progress: Progress) -> Path:
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
     return folder
+
+
+def _served_name(settings: Settings) -> str:
+    """Return what the caller named, not the folder that it was fetched or unpacked to."""
+    return settings.served_name or Path(settings.model).name.removesuffix(".gguf")
 
 
 def _check_keys(settings: Settings) -> None:

