@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -155,6 +156,21 @@ def test_bands_of_the_papers_are_those_of_the_results() -> None:
     for name, reading, *cells in rows:
         band = readings[reading]["bands"][name]
         assert cells == [f"{band[edge]:.2f}" for edge in ("low", "median", "high")], (reading, name)
+
+
+def test_cells_of_the_suite_are_those_of_the_results() -> None:
+    cells = results("testbeds-suite-two-seeds")["cells"]
+    groups = {"all 41 cells": "", "CoSine's 30": "co", "FASER's 11": "faser"}
+    for name, *found in table("papers.md", "`pace` over plain"):
+        own = [cell for place, cell in cells.items() if place.startswith(groups.get(name, name))]
+        paper = "faser" if name[:5].lower() == "faser" else "cosine"
+        quotients = ("pace over off", "pace over the best baseline", f"{paper} over the best baseline")
+        for quotient, text in zip((*quotients, "cosine, depth tuned over the best baseline"), found, strict=True):
+            values = [
+                cell["quotients"][quotient]["mean_and_bounds"][0] for cell in own if quotient in cell["quotients"]
+            ]
+            wanted = [min(values), median(values), max(values)] if name in groups else values
+            assert not text or [float(one) for one in text.split(", ")] == pytest.approx(wanted, abs=0.051), name
 
 
 def test_stated_worlds_of_the_papers_are_those_of_the_results() -> None:
