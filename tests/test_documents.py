@@ -166,11 +166,12 @@ def test_cells_of_the_suite_are_those_of_the_results() -> None:
         paper = "faser" if name[:5].lower() == "faser" else "cosine"
         quotients = ("pace over off", "pace over the best baseline", f"{paper} over the best baseline")
         for quotient, text in zip((*quotients, "cosine, depth tuned over the best baseline"), found, strict=True):
-            values = [
-                cell["quotients"][quotient]["mean_and_bounds"][0] for cell in own if quotient in cell["quotients"]
-            ]
+            every = [cell["quotients"].get(quotient) for cell in own]
+            values = [one["mean_and_bounds"][0] for one in every if one is not None]
+            if not text:
+                continue
             wanted = [min(values), median(values), max(values)] if name in groups else values
-            assert not text or [float(one) for one in text.split(", ")] == pytest.approx(wanted, abs=0.051), name
+            assert [float(one) for one in text.split(", ")] == pytest.approx(wanted, abs=0.051), name
 
 
 def test_stated_worlds_of_the_papers_are_those_of_the_results() -> None:
