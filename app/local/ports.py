@@ -35,7 +35,9 @@ def web_port(wanted: int | None, host: str = HOST) -> Iterator[int]:
 
 def reachable(host: str) -> str:
     """Return an address of this machine that a server bound to `host` answers at."""
-    return {"0.0.0.0": HOST, "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else HOST
+    return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:
