@@ -9,6 +9,7 @@ import transformers
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from app.answer_form import Thinking
 from app.assembly.verifier import verifier_over
 from app.config import Settings
 from app.drafter.drafter import DrafterNode
@@ -26,7 +27,7 @@ from app.fuser.fuser import Fuser
 from app.messages import Draft, DraftJob, Record
 from app.pipeline import LocalPipeline, SentTree, draft_and_fuse, run_round
 from app.policy import Policy
-from app.request import ChatMessage
+from app.request import ChatMessage, Conversation
 from app.speculation.drafter_pool import DrafterPool
 from app.stages.draft.protocol import Context, Drafter
 from app.state import BatchEntry, CachedSequence, Guess, Tree, page_numbers
@@ -156,6 +157,16 @@ class Characters:
     def chat(self, messages: Sequence[ChatMessage], most: int | None = None, field: str = "messages") -> list[int]:
         """Return the contents between the tokens 0 and 1."""
         return [0, *self.encode("".join(message.content for message in messages)), 1]
+
+    def conversation(
+        self, conversation: Conversation, most: int | None = None, field: str = "messages"
+    ) -> tuple[list[int], Thinking]:
+        """Return as `chat` does."""
+        return self.chat(conversation.messages or (), most, field), Thinking.NO
+
+    def prefix_ids(self, prefix: str) -> list[int]:
+        """Return a token a character."""
+        return self.encode(prefix)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return a character a token."""

@@ -156,13 +156,15 @@ def test_web_servers_have_few_heaps() -> None:
 
 def test_every_setting_reaches_the_containers() -> None:
     """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
-    own = {"home", "state", "node", "api_key"}
+    own = {"home", "state", "node", "api_key", "host"}
     given = {name.removeprefix(PREFIX).lower() for service in OURS.values() for name in service["environment"]}
     assert Settings.model_fields.keys() - own <= given
     everywhere = {name.removeprefix(PREFIX).lower() for name in OURS["verify"]["environment"]}
     of_one = {
         "keys",
         "hosts",
+        "origins",
+        "served_name",
         "open_metrics",
         "drain_s",
         "device",

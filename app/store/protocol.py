@@ -57,7 +57,6 @@ class Snapshot:
     status: Status
     tokens: tuple[int, ...]  # generated and committed
     logprobs: tuple[TokenLogprobs, ...]  # of each of them, if the request wants them
-    prompt_logprobs: tuple[TokenLogprobs, ...]  # of the prompt's behind its first, likewise
     finish_reason: FinishReason | None
     error: str | None
     stats: Stats
@@ -65,6 +64,7 @@ class Snapshot:
     strikes: int
     ended_s: float | None
     target: str = ""  # id of the last owner's (`app.engine.weights.target_id`)
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens behind its first, if they are wanted
 
 
 class Requests(Protocol):

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.request import MAX_CHARACTERS, MAX_MESSAGES, MAX_SCHEMA_CHARACTERS, GenerateRequest
+from app.answer_form import MAX_FORM_CHARACTERS
+from app.request import MAX_CHARACTERS, MAX_MESSAGES, GenerateRequest
 
 
 def turns(count: int, characters: int) -> list[dict[str, str]]:
@@ -24,7 +25,7 @@ def schema(characters: int) -> dict[str, Any]:
         ({"prompt": "a"}, {"prompt": ""}),
         ({"messages": turns(4, MAX_CHARACTERS // 4)}, {"messages": turns(4, MAX_CHARACTERS // 4 + 1)}),
         ({"messages": turns(MAX_MESSAGES, 1)}, {"messages": turns(MAX_MESSAGES + 1, 1)}),
-        ({"response_format": schema(MAX_SCHEMA_CHARACTERS)}, {"response_format": schema(MAX_SCHEMA_CHARACTERS + 1)}),
+        ({"response_format": schema(MAX_FORM_CHARACTERS)}, {"response_format": schema(MAX_FORM_CHARACTERS + 1)}),
     ],
     ids=["prompt", "no prompt", "contents", "messages", "schema"],
 )

@@ -130,6 +130,11 @@ class NamedChoice(NamedFunction):
     type: Literal["function"]
 
 
+Refused = Annotated[
+    JsonValue, Field(description="refused, unless it asks for nothing", json_schema_extra={"enum": [None, False, 0]})
+]
+
+
 class ResponsesBody(BaseModel):
     """POST /v1/responses."""
 
@@ -164,11 +169,11 @@ class ResponsesBody(BaseModel):
     prompt_cache_retention: JsonValue = None
     max_tool_calls: JsonValue = None
     stream_options: JsonValue = None
-    previous_response_id: JsonValue = Field(None, description="refused, unless null")
-    conversation: JsonValue = None
-    background: JsonValue = None
-    prompt: JsonValue = None
-    top_logprobs: JsonValue = None
+    previous_response_id: Refused = None
+    conversation: Refused = None
+    background: Refused = None
+    prompt: Refused = None
+    top_logprobs: Refused = None
 
     _numbers = field_validator("max_output_tokens", "temperature", "top_p", mode="before")(no_booleans)
 
