@@ -127,11 +127,19 @@ def _generate_here(
         progress.end()  # if no text has done so
 
 
+def _summary(result: Result) -> str:
+    tokens, timing, drafts = result.usage.completion_tokens, result.timing, result.speculation
+    decoding_s = timing.total_s - (timing.ttft_s or 0.0)
+    pace = f", {(tokens - 1) / decoding_s:.1f} tokens/s" if tokens > 1 and decoding_s > 0.0 else ""
+    return f"[{tokens} tokens{pace}, {drafts.accepted} of {drafts.drafted} draft tokens right, {result.finish_reason}]"
+
+
 def _show(result: Result, as_json: bool) -> int:
     if as_json:
         print(result.model_dump_json(indent=1))
-    elif result.text:
-        print()
+    else:
+        print(end="\n" if result.text else "")
+        print(_summary(result), file=sys.stderr)
     if result.status is Status.FAILED:
         print(f"paceline: {result.error or 'the request failed'}", file=sys.stderr)
         return 1

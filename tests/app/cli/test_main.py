@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.generate import _request, add_generate
+from app.cli.generate import _request, _show, add_generate
 from app.cli.main import main
 from app.config import ROOT
 from app.errors import InvalidRequest
 from app.local.health import Health
 from app.local.instance import Instance, ProcessId, State
+from app.messages import FinishReason, Result, SpeculationReport, Status, Timing, Usage
 from app.request import Conversation, GenerateRequest, SpeculationBounds
 
 REDIS_URL = "redis://:secret@127.0.0.1:1"
@@ -278,3 +279,15 @@ def test_up_refuses_in_a_sentence(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["up", *words]) in (1, 2)
     assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_generated_text_ends_with_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    drafts = SpeculationReport(rounds=4, drafted=20, accepted=7, mean_accepted_length=2.75, by_drafter={})
+    found = Result(
+        id="r", status=Status.DONE, text="Hi", token_ids=(1,) * 11, finish_reason=FinishReason.STOP,
+        usage=Usage(prompt_tokens=3, completion_tokens=11), timing=Timing(ttft_s=0.5, total_s=1.0), speculation=drafts,
+    )  # fmt: skip
+    assert _show(found, as_json=False) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "[11 tokens, 20.0 tokens/s, 7 of 20 draft tokens right, stop]\n" and shown.out == "\n"
+    assert _show(found, as_json=True) == 0 and not capsys.readouterr().err
