@@ -175,7 +175,7 @@ class EvenAndOdd(fakes.Characters):
 
 def test_grammars_and_logprobs_are_those_of_the_cpu():
     sampling = Sampling(seed=6, temperature=0.9, choice=3, allowed_token_ids=tuple(range(5, 30)))
-    wish = {"json_schema": "even and odd", "logprobs": 3}
+    wish = {"grammar": "even and odd", "logprobs": 3}
     one = record(PROMPTS[1], 5, sampling=sampling).model_copy(update=wish)
     reference = fakes.pipeline(fakes.served(num_hidden_layers=1), tokenizer=EvenAndOdd())
     (expected,) = fakes.texts(reference, one)
