@@ -132,7 +132,7 @@ def check(tokenizer: Tokenizer, request: GenerateRequest, found: Snapshot) -> bo
     return True
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.extended)])
 def test_calls_are_valid_and_the_same_whatever_is_drafted(
     drafting: LocalPipeline, misled: LocalPipeline, count: int
 ) -> None:

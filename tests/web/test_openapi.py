@@ -41,7 +41,7 @@ CALLS = (
     "post /v1/responses",
 )
 MODEL = "smollm2-135m"
-EXAMPLES = 10  # an operation
+EXAMPLES = 6  # an operation
 
 
 @pytest.fixture
