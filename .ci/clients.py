@@ -2,7 +2,7 @@
 
     python .ci/clients.py http://127.0.0.1:8000
 
-Each answer is asked for whole and streamed, with drafts and without, and must be the same.
+The checks compare whole answers with streamed ones, and OpenAI's with those without drafts.
 """
 
 import asyncio

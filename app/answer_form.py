@@ -5,13 +5,27 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    field_validator,
+    model_validator,
+)
 
 ANY_OBJECT = '{"type": "object"}'
 MAX_FORM_CHARACTERS = 32_768  # the verifier compiles it between two steps: tenths of a second at worst
 MAX_TOOLS_CHARACTERS = 2**18  # of all tools, which a prompt holds as well
 MAX_TOOLS = 256
-LENIENT = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)  # clients add fields of their own
+
+
+class Lenient(BaseModel):
+    """Base of what clients send with fields of their own, which are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class Thinking(StrEnum):
@@ -81,10 +95,8 @@ class ResponseFormat(BaseModel):
         return self
 
 
-class Function(BaseModel):
+class Function(Lenient):
     """Describe a function to the model. Calls follow the schema `parameters`; `strict` forbids other keys."""
-
-    model_config = LENIENT
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
@@ -99,14 +111,12 @@ class Function(BaseModel):
         return closed(self.parameters) if self.strict else self.parameters
 
 
-class Tool(BaseModel):
-    model_config = LENIENT
-
+class Tool(Lenient):
     type: Literal["function"] = "function"
     function: Function
 
 
-def few(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+def _few(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
         raise ValueError("must have a different name each")
@@ -115,16 +125,15 @@ def few(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     return tools
 
 
-class NamedFunction(BaseModel):
-    model_config = LENIENT
+Tools = Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS), AfterValidator(_few)]
 
+
+class NamedFunction(Lenient):
     name: str
 
 
-class NamedTool(BaseModel):
+class NamedTool(Lenient):
     """Require calls of one function."""
-
-    model_config = LENIENT
 
     type: Literal["function"] = "function"
     function: NamedFunction
@@ -133,10 +142,8 @@ class NamedTool(BaseModel):
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
-class FunctionCall(BaseModel):
+class FunctionCall(Lenient):
     """Hold a function's name and its arguments, JSON as the model wrote it."""
-
-    model_config = LENIENT
 
     name: str = Field(max_length=128)
     arguments: str = "{}"
@@ -153,9 +160,7 @@ class FunctionCall(BaseModel):
         return text or "{}"
 
 
-class ToolCall(BaseModel):
-    model_config = LENIENT
-
+class ToolCall(Lenient):
     id: str = Field("", max_length=256)
     type: Literal["function"] = "function"
     function: FunctionCall

@@ -51,7 +51,7 @@ class Record(Message):
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # likeliest tokens wanted beside each token's own log-probability; None: not even that
     prompt_logprobs: int | None = None  # the same of the prompt's tokens
-    # Of its form: a JSON schema, or Lark. Releases before 2026-12 wrote schemas alone.
+    # Of its form: a JSON schema, or Lark. `json_schema` is its name in records of another version.
     grammar: str | None = Field(None, validation_alias=AliasChoices("grammar", "json_schema"))
     prefix: str = ""  # the text of it that the prompt ends with
     calls: bool = False  # tools may be called in it

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from app.answer_form import MAX_TOOLS, Function, ResponseFormat, Tool, ToolCall, ToolChoice, chosen, few
+from app.answer_form import MAX_TOOLS, Function, ResponseFormat, ToolCall, ToolChoice, Tools, chosen
 
 MAX_LOGPROBS = 20
 MAX_CHARACTERS = 2**20  # of a prompt, or of all messages
@@ -148,7 +148,7 @@ class Conversation(Message):
     messages: tuple[ChatMessage, ...] | None = Field(
         None, min_length=1, max_length=MAX_MESSAGES, description="a conversation, instead of prompt"
     )
-    tools: tuple[Tool, ...] = Field((), max_length=MAX_TOOLS, description="functions that the answer may call")
+    tools: Tools = Field((), description="functions that the answer may call")
     tool_choice: ToolChoice = Field("auto", description="none, auto, required, or one function")
     parallel_tool_calls: StrictBool = Field(True, description="an answer may have several calls")
     documents: tuple[dict[str, JsonValue], ...] = Field((), max_length=1024, description="for the chat template")
@@ -164,11 +164,6 @@ class Conversation(Message):
         if sum(message.characters for message in messages or ()) > MAX_CHARACTERS:
             raise ValueError(f"must have at most {MAX_CHARACTERS} characters in all contents together")
         return messages
-
-    @field_validator("tools")
-    @classmethod
-    def _few(cls, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-        return few(tools)
 
     @field_validator("chat_template_kwargs")
     @classmethod

@@ -302,11 +302,11 @@ class Sequence:
 
         Scored tokens are a path below the first, so that each has a row of logits.
         """
-        kv = self.kv
-        start, end = kv.cached, min(end, kv.cached + MAX_SCORED, len(kv.tokens) - 1) if self.is_scored else end
-        if not self.is_scored or end <= start:
-            return self.entry(end if end > start else start + 1)
-        path = kv.tokens[start + 1 : end]
+        kv, start = self.kv, self.kv.cached
+        last = min(end, start + MAX_SCORED, len(kv.tokens) - 1)  # the prompt's last token begins the answer
+        if not self.is_scored or last == start:
+            return self.entry(end)
+        path = kv.tokens[start + 1 : last]
         tree = Tree(path, CHAIN[: len(path)], [1.0] * len(path), [(TARGET,)] * len(path))
         return BatchEntry(kv, start, kv.tokens[start : start + 1], tree, final=True, scores=self.record.prompt_logprobs)
 

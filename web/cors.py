@@ -8,7 +8,7 @@ HEADERS = "Authorization, Content-Type, X-Api-Key, Last-Event-ID, anthropic-vers
 
 
 def install(app: Flask, settings: Settings) -> None:
-    """Answer preflights before keys are asked for: they carry none. No cookies are allowed."""
+    """Preflights carry no keys, so they are answered before keys are checked. No cookies are allowed."""
     if not settings.origins:
         return
 

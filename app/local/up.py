@@ -101,7 +101,7 @@ def _models(settings: Settings, progress: Progress) -> Path:
 
 def _served_name(settings: Settings) -> str:
     """Return what the caller named, not the folder that it was fetched or unpacked to."""
-    return settings.served_name or Path(settings.model).name.removesuffix(".gguf")
+    return settings.served_name or settings.model_name.removesuffix(".gguf")
 
 
 def _check_keys(settings: Settings) -> None:

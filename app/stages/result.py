@@ -37,7 +37,7 @@ def result(snapshot: Snapshot, tokenizer: Tokenizer, now_s: float) -> Result:
 
 
 def _calls(text: str, record: Record, tokenizer: Tokenizer) -> tuple[ToolCall, ...]:
-    parts = PartStream(record.id, record.thinking, tokenizer.call_syntax, record.prefix).feed(text, is_end=True)
+    parts = PartStream.of(record, tokenizer).feed(text, is_end=True)
     return calls_of(parts.calls)
 
 

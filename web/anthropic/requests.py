@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
     StrictBool,
@@ -19,31 +17,24 @@ from pydantic import (
     field_validator,
 )
 
+from app.answer_form import Lenient
 from app.errors import Unsupported
 from app.request import GenerateRequest, Speculation, Temperature, TopK, TopP, no_booleans
 from web.errors import InvalidBody
-from web.openai.text_stream import Echo
-
-LENIENT = ConfigDict(extra="ignore", frozen=True)
+from web.openai.requests import given
 
 
-class TextBlock(BaseModel):
-    model_config = LENIENT
-
+class TextBlock(Lenient):
     type: Literal["text"]
     text: str
 
 
-class ThinkingBlock(BaseModel):
-    model_config = LENIENT
-
+class ThinkingBlock(Lenient):
     type: Literal["thinking"]
     thinking: str
 
 
-class ToolUseBlock(BaseModel):
-    model_config = LENIENT
-
+class ToolUseBlock(Lenient):
     type: Literal["tool_use"]
     id: str
     name: str
@@ -57,9 +48,7 @@ def _blocks(value: Any) -> Any:
 Texts = Annotated[list[TextBlock], BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock])]
 
 
-class ToolResultBlock(BaseModel):
-    model_config = LENIENT
-
+class ToolResultBlock(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
     content: Texts = []
@@ -68,17 +57,13 @@ class ToolResultBlock(BaseModel):
 Block = Annotated[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 
 
-class MessageTurn(BaseModel):
-    model_config = LENIENT
-
+class MessageTurn(Lenient):
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], BeforeValidator(_blocks, json_schema_input_type=str | list[Block])]
 
 
-class ClientTool(BaseModel):
+class ClientTool(Lenient):
     """A function that the client runs."""
-
-    model_config = LENIENT
 
     type: Literal["custom"] | None = None
     name: str
@@ -86,37 +71,27 @@ class ClientTool(BaseModel):
     input_schema: dict[str, JsonValue]
 
 
-class ToolChoice(BaseModel):
-    model_config = LENIENT
-
+class ToolChoice(Lenient):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: StrictBool = False
 
 
-class ThinkingWish(BaseModel):
-    model_config = LENIENT
-
+class ThinkingWish(Lenient):
     type: Literal["enabled", "disabled", "adaptive"]
 
 
-class OutputFormat(BaseModel):
-    model_config = LENIENT
-
+class OutputFormat(Lenient):
     type: Literal["json_schema"]
     json_schema: dict[str, JsonValue] = Field(alias="schema")
 
 
-class OutputConfig(BaseModel):
-    model_config = LENIENT
-
+class OutputConfig(Lenient):
     format: OutputFormat | None = None
 
 
-class CountBody(BaseModel):
+class CountBody(Lenient):
     """POST /v1/messages/count_tokens."""
-
-    model_config = LENIENT
 
     model: str
     messages: list[MessageTurn] = Field(min_length=1)
@@ -170,25 +145,17 @@ class MessagesBody(CountBody):
     def n(self) -> int:
         return 1
 
-    @property
-    def echoes(self) -> Echo:
-        return Echo.NO
-
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
-        given = {
-            name: value
-            for name in ("temperature", "top_p", "top_k", "speculation")
-            if (value := getattr(self, name)) is not None
-        }
+        values = {**sampling, **given(self, ("temperature", "top_p", "top_k", "speculation"))}
         if self.output_config is not None and self.output_config.format is not None:
             schema = self.output_config.format.json_schema
-            given["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
+            values["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
         return [
             self.request(
                 # agents ask for more than any answer needs
                 max_tokens=min(self.max_tokens, most_tokens),
                 stop=tuple(self.stop_sequences or ()),
-                **{**sampling, **given},
+                **values,
             )
         ]
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from app.engine.text.answer_parts import calls_of
+from web.api.sse import written_frame
+from web.errors import messages_error_body
 from web.openai.responses import Usage
 from web.openai.text_stream import Ending, Part
 from web.openai.writers import Head
@@ -82,8 +84,8 @@ class MessageWriter:
         delta = {"stop_reason": _reason(self._ending), "stop_sequence": self._ending.stop}
         return _frame("message_delta", delta=delta, usage=_usage(usage).model_dump()) + _frame("message_stop")
 
-    def failed(self, message: str) -> str:
-        return _frame("error", error={"type": "api_error", "message": message})
+    def failed(self, head: Head, message: str) -> str:
+        return written_frame("error", messages_error_body(500, message))
 
     def _frames(self, part: Part) -> Iterator[str]:
         if part.reasoning:
@@ -148,4 +150,4 @@ def _object(arguments: str) -> dict[str, Any]:
 
 
 def _frame(kind: str, **fields: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields}, ensure_ascii=False)}\n\n"
+    return written_frame(kind, json.dumps({"type": kind, **fields}, ensure_ascii=False))

@@ -46,9 +46,9 @@ def frames(
     try:
         yield from _frames(deployment, record, before, stopping, client, len(before) if offset is None else offset)
     except NotFound:
-        yield _frame("error", error_body("the request has expired"))
+        yield written_frame("error", error_body("the request has expired"))
     except StoreUnavailable:
-        yield _frame("error", error_body("the store does not answer; reconnect with the last id"))
+        yield written_frame("error", error_body("the store does not answer; reconnect with the last id"))
 
 
 def _frames(
@@ -69,7 +69,7 @@ def _frames(
     yield from event_frames(deployment, [record.id], stopping, client, frame_of, len(before))
     if ended:
         result = current(deployment, record.id)
-        yield _frame("end", result.model_dump_json(), len(result.token_ids))
+        yield written_frame("end", result.model_dump_json(), len(result.token_ids))
 
 
 def event_frames(
@@ -128,9 +128,9 @@ def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
     }
     if event.logprobs:
         data["logprobs"] = [one.model_dump(mode="json") for one in event.logprobs]
-    return _frame("tokens", encode(data).decode(), event.offset + len(event.tokens))
+    return written_frame("tokens", encode(data).decode(), event.offset + len(event.tokens))
 
 
-def _frame(kind: str, data: str, offset: int | None = None) -> str:
+def written_frame(kind: str, data: str, offset: int | None = None) -> str:
     place = "" if offset is None else f"id: {offset}\n"
     return f"{place}event: {kind}\ndata: {data}\n\n"  # JSON has no line breaks of its own

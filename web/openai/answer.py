@@ -34,9 +34,6 @@ class CallBody(Protocol):
     @property
     def stream(self) -> bool | None: ...
 
-    @property
-    def echoes(self) -> Echo: ...
-
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
         """Return the requests, those of one prompt side by side. Raises InvalidBody, Unsupported.
 
@@ -56,7 +53,7 @@ class Answers:
     stream_limits: StreamLimits
     stopping: Flag
 
-    def answer(self, body: CallBody, writer: ResponseWriter) -> Response:
+    def answer(self, body: CallBody, writer: ResponseWriter, echo: Echo = Echo.NO) -> Response:
         check_model(self.deployment, body.model)
         # OpenAI's default is to sample, unless the model's makers say more.
         sampling = {"temperature": 1.0, **self.deployment.tokenizer.sampling}
@@ -64,7 +61,7 @@ class Answers:
         records = _submit(self.deployment, requests, body.names())
         head = _head(self.deployment, writer, records[0])
         prompts = len(records) // (body.n or 1)
-        call = Call(records=records, prompts=prompts, writer=writer, head=head, echo=body.echoes)
+        call = Call(records=records, prompts=prompts, writer=writer, head=head, echo=echo)
         watched = self.disconnects.watched(call.ids, client().is_gone)
         if body.stream:
             response = event_stream(frames(self.deployment, call, self.stopping, watched, client()))

@@ -74,11 +74,11 @@ def frames(
         with watched:
             has_ended = yield from _frames(deployment, call, stopping, client)
     except GenerationFailed as error:
-        yield call.writer.failed(str(error))
+        yield call.writer.failed(call.head, str(error))
     except NotFound:
-        yield call.writer.failed("the request has expired")
+        yield call.writer.failed(call.head, "the request has expired")
     except StoreUnavailable:
-        yield call.writer.failed("the store does not answer; try again")
+        yield call.writer.failed(call.head, "the store does not answer; try again")
     finally:  # also after a broken connection
         if not has_ended:
             _cancel(deployment, call.ids)
@@ -100,7 +100,7 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
 
     yield from event_frames(deployment, call.ids, stopping, client, frame_of)
     if open_texts:
-        yield call.writer.failed(STOPPING)
+        yield call.writer.failed(call.head, STOPPING)
         return False
     yield call.writer.done(call.head, _usage(call, committed))
     return True

@@ -6,7 +6,7 @@ effect. Any other name is refused. What OpenAI does not have (`top_k`, `ignore_e
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -49,11 +49,12 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "logit_bias", "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "speculation",
 )  # fmt: skip
+Harmless = Mapping[str, tuple[JsonValue, ...]]  # values without effect, by field
 CONVERSATION = (
     "tools", "tool_choice", "parallel_tool_calls", "documents", "chat_template_kwargs", "add_generation_prompt",
     "continue_final_message",
 )  # fmt: skip
-UNSUPPORTED: dict[str, tuple[JsonValue, ...]] = {
+UNSUPPORTED: Harmless = {
     "functions": ([],), "function_call": ("none", "auto"),
     "modalities": (["text"],), "audio": (), "web_search_options": (), "best_of": (1,),
     "suffix": ("",), "length_penalty": (1, 1.0), "use_beam_search": (False,),
@@ -101,15 +102,33 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = False
 
 
-def _say_what_is_refused(schema: dict[str, Any]) -> None:
-    for name in UNSUPPORTED.keys() & schema["properties"].keys():
-        schema["properties"][name]["enum"] = [None, *UNSUPPORTED[name]]
+def given(body: BaseModel, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of a body's fields that are not null."""
+    return {name: value for name in names if (value := getattr(body, name)) is not None}
+
+
+def refuse(body: BaseModel, unsupported: Harmless) -> None:
+    """Raise Unsupported for a field that asks for something."""
+    for name, harmless in unsupported.items():
+        value = getattr(body, name, None)
+        if value is not None and repr(value) not in map(repr, harmless):  # 0 is not False
+            raise Unsupported(name, "is not supported here")
+
+
+def saying_what_is_refused(unsupported: Harmless) -> Callable[[dict[str, Any]], None]:
+    """Return what adds it to a body's JSON schema."""
+
+    def say(schema: dict[str, Any]) -> None:
+        for name in unsupported.keys() & schema["properties"].keys():
+            schema["properties"][name]["enum"] = [None, *unsupported[name]]
+
+    return say
 
 
 class Body(BaseModel):
     """The fields of both calls."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_say_what_is_refused)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=saying_what_is_refused(UNSUPPORTED))
 
     model: str
     n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="texts of each prompt: the seed's choices 0, 1, 2, ...")
@@ -168,10 +187,6 @@ class Body(BaseModel):
     )(no_booleans)  # fmt: skip
 
     @property
-    def echoes(self) -> Echo:
-        return Echo.NO
-
-    @property
     def with_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
@@ -179,16 +194,13 @@ class Body(BaseModel):
         return {name: value for name, value in sampling.items() if getattr(self, name) is None}
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
-        for name, harmless in UNSUPPORTED.items():
-            value = getattr(self, name, None)
-            if value is not None and repr(value) not in map(repr, harmless):  # 0 is not False
-                raise Unsupported(name, "is not supported here")
+        refuse(self, UNSUPPORTED)
         form = self._form()
         if form is not None:
             if rest.get("response_format") is not None:
                 raise Unsupported("response_format", "give one form of the answer")
             rest = {**rest, "response_format": form}
-        values = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        values = given(self, SAMPLING)
         if self.seed is not None:
             values["seed"] = self.seed % 2**63
         try:
@@ -293,7 +305,7 @@ class ChatBody(Body):
             "max_tokens": self.max_completion_tokens or self.max_tokens or most_tokens,
             "logprobs": wanted,
             "response_format": self.response_format,
-            **{name: value for name in CONVERSATION if (value := getattr(self, name)) is not None},
+            **given(self, CONVERSATION),
         }
         if self.reasoning_effort is not None:
             rest["chat_template_kwargs"] = {

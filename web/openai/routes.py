@@ -42,6 +42,6 @@ def blueprint(deployment: Deployment, answers: Answers) -> Blueprint:
     @Operation("Go on with a text", {200: Completion}, CompletionBody, streams=True)
     def complete() -> Response:
         body = body_of(CompletionBody)
-        return answers.answer(body, CompletionWriter(with_usage=body.with_usage))
+        return answers.answer(body, CompletionWriter(with_usage=body.with_usage), body.echoes)
 
     return routes

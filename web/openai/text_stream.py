@@ -57,9 +57,7 @@ class GrowingText:
         self._answer = AnswerStream(tokenizer, record.stop)
         self._parts: PartStream | None = None
         if record.calls or record.thinking is not Thinking.NO:
-            self._parts = PartStream(
-                record.id, record.thinking, tokenizer.call_syntax if record.calls else None, record.prefix
-            )
+            self._parts = PartStream.of(record, tokenizer)
         self._waiting: list[Spoken] = []
         self._has_calls = False
 

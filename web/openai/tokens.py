@@ -24,7 +24,7 @@ from app.request import MAX_CHARACTERS, MAX_MESSAGES, Conversation, TokenId, no_
 from web.api.http_io import body_of, json_answer
 from web.errors import InvalidBody
 from web.openai.answer import check_model
-from web.openai.requests import Turn, turn_of
+from web.openai.requests import Turn, given, turn_of
 from workers.deployment import Deployment
 
 
@@ -72,9 +72,8 @@ class Detokenized(BaseModel):
 
 def _conversation(body: TokenizeBody, messages: list[Turn]) -> Conversation:
     names = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
-    given = {name: value for name in names if (value := getattr(body, name)) is not None}
     try:
-        return Conversation.model_validate({**given, "messages": [turn_of(one) for one in messages]})
+        return Conversation.model_validate({**given(body, names), "messages": [turn_of(one) for one in messages]})
     except ValidationError as error:
         raise InvalidBody(error) from error
 

@@ -66,7 +66,7 @@ class ResponseWriter(Protocol):
     def part(self, head: Head, index: int, part: Part) -> str: ...
     def end(self, head: Head, index: int, ending: Ending) -> str: ...
     def done(self, head: Head, usage: Usage) -> str: ...
-    def failed(self, message: str) -> str: ...
+    def failed(self, head: Head, message: str) -> str: ...
 
 
 class _ChunkWriter(ABC):
@@ -88,7 +88,7 @@ class _ChunkWriter(ABC):
     def done(self, head: Head, usage: Usage) -> str:
         return (f"data: {self._chunk(head, [], usage=usage)}\n\n" if self._with_usage else "") + DONE
 
-    def failed(self, message: str) -> str:
+    def failed(self, head: Head, message: str) -> str:
         return f"data: {v1_error_body(500, message)}\n\n"
 
     def _frame(self, head: Head, choices: Sequence[BaseModel]) -> str:

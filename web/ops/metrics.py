@@ -140,10 +140,6 @@ def _of_drafters(state: DeploymentState) -> Iterator[Family]:
 def _under_vllms_names(state: DeploymentState, model: str) -> Iterator[Family]:
     """What planners and autoscalers read, as vLLM counts it; text of several drafters counts once."""
 
-    def total(metric: Metric, but: str = "") -> float:
-        found = [sums[0] for (name, labels), sums in state.sums.items() if name == metric.name and but not in labels]
-        return sum(found)
-
     capacity, free = (sum(_number(node.info, field) for node in state.of("verify")) for field in KV_FIELDS)
     now = {
         "num_requests_running": (running(state.nodes), "Sequences that verifiers hold."),
@@ -154,12 +150,13 @@ def _under_vllms_names(state: DeploymentState, model: str) -> Iterator[Family]:
         gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name",))
         gauge.add_metric((model,), max(0.0, value))
         yield gauge
+    tokens, own = state.total(TOKENS), state.by_label(TOKENS).get(TARGET, 0.0)
     so_far = {
-        "prompt_tokens": (total(PROMPT_TOKENS), "Prompt tokens of requests that verifiers started."),
-        "generation_tokens": (total(TOKENS), "Tokens committed."),
-        "spec_decode_num_drafts": (total(ROUNDS_DRAFTED), "Rounds in which draft tokens were verified."),
-        "spec_decode_num_draft_tokens": (total(DRAFTED_AT_LOAD), "Draft tokens verified."),
-        "spec_decode_num_accepted_tokens": (total(TOKENS, but=TARGET), "Of those, committed."),
+        "prompt_tokens": (state.total(PROMPT_TOKENS), "Prompt tokens of requests that verifiers started."),
+        "generation_tokens": (tokens, "Tokens committed."),
+        "spec_decode_num_drafts": (state.total(ROUNDS_DRAFTED), "Rounds in which draft tokens were verified."),
+        "spec_decode_num_draft_tokens": (state.total(DRAFTED_AT_LOAD), "Draft tokens verified."),
+        "spec_decode_num_accepted_tokens": (tokens - own, "Of those, committed."),
     }
     for name, (value, text) in so_far.items():
         counter = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name",))

@@ -19,19 +19,16 @@ from pydantic import (
     field_validator,
 )
 
-from app.answer_form import NamedFunction
-from app.errors import Unsupported
+from app.answer_form import Lenient, NamedFunction
 from app.request import GenerateRequest, Speculation, Temperature, TopP, no_booleans
 from web.errors import InvalidBody
-from web.openai.text_stream import Echo
+from web.openai.requests import Refused, given, refuse, saying_what_is_refused
 
-LENIENT = ConfigDict(extra="ignore", frozen=True)
-REFUSED = ("previous_response_id", "conversation", "background", "prompt", "top_logprobs")
+NOTHING: tuple[JsonValue, ...] = (False, 0)
+UNSUPPORTED = dict.fromkeys(("previous_response_id", "conversation", "background", "prompt", "top_logprobs"), NOTHING)
 
 
-class Content(BaseModel):
-    model_config = LENIENT
-
+class Content(Lenient):
     type: Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"]
     text: str = ""
 
@@ -43,34 +40,26 @@ def _contents(value: Any) -> Any:
 Contents = Annotated[list[Content], BeforeValidator(_contents, json_schema_input_type=str | list[Content])]
 
 
-class MessageItem(BaseModel):
-    model_config = LENIENT
-
+class MessageItem(Lenient):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Contents
 
 
-class CallItem(BaseModel):
-    model_config = LENIENT
-
+class CallItem(Lenient):
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
 
 
-class ResultItem(BaseModel):
-    model_config = LENIENT
-
+class ResultItem(Lenient):
     type: Literal["function_call_output"]
     call_id: str
     output: Contents
 
 
-class ReasoningItem(BaseModel):
-    model_config = LENIENT
-
+class ReasoningItem(Lenient):
     type: Literal["reasoning"]
     content: list[Content] | None = None
 
@@ -93,9 +82,7 @@ def _items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class FunctionTool(BaseModel):
-    model_config = LENIENT
-
+class FunctionTool(Lenient):
     type: Literal["function"]
     name: str
     description: str | None = None
@@ -103,9 +90,7 @@ class FunctionTool(BaseModel):
     strict: StrictBool | None = None
 
 
-class TextFormat(BaseModel):
-    model_config = LENIENT
-
+class TextFormat(Lenient):
     type: Literal["text", "json_object", "json_schema"]
     name: str = "answer"
     description: str | None = None
@@ -113,15 +98,11 @@ class TextFormat(BaseModel):
     strict: StrictBool | None = None
 
 
-class TextWish(BaseModel):
-    model_config = LENIENT
-
+class TextWish(Lenient):
     format: TextFormat | None = None
 
 
-class Reasoning(BaseModel):
-    model_config = LENIENT
-
+class Reasoning(Lenient):
     effort: str | None = None
     summary: JsonValue = None
 
@@ -130,15 +111,10 @@ class NamedChoice(NamedFunction):
     type: Literal["function"]
 
 
-Refused = Annotated[
-    JsonValue, Field(description="refused, unless it asks for nothing", json_schema_extra={"enum": [None, False, 0]})
-]
-
-
 class ResponsesBody(BaseModel):
     """POST /v1/responses."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=saying_what_is_refused(UNSUPPORTED))
 
     model: str
     input: Annotated[
@@ -181,14 +157,8 @@ class ResponsesBody(BaseModel):
     def n(self) -> int:
         return 1
 
-    @property
-    def echoes(self) -> Echo:
-        return Echo.NO
-
     def requests(self, most_tokens: int, sampling: Mapping[str, float]) -> list[GenerateRequest]:
-        for name in REFUSED:
-            if getattr(self, name) not in (None, False, 0):
-                raise Unsupported(name, "is not supported here: nothing is kept between calls")
+        refuse(self, UNSUPPORTED)
         values: dict[str, Any] = {
             "messages": self._messages(),
             "max_tokens": self.max_output_tokens or most_tokens,
@@ -198,9 +168,7 @@ class ResponsesBody(BaseModel):
                 for one in self.tools or ()
             ],
         }
-        for name in ("temperature", "top_p", "parallel_tool_calls", "speculation"):
-            if (value := getattr(self, name)) is not None:
-                values[name] = value
+        values |= given(self, ("temperature", "top_p", "parallel_tool_calls", "speculation"))
         if self.tool_choice is not None:
             choice = self.tool_choice
             values["tool_choice"] = choice if isinstance(choice, str) else {"function": {"name": choice.name}}

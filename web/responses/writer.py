@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from app.engine.text.answer_parts import calls_of
+from web.api.sse import written_frame
 from web.openai.responses import Usage
 from web.openai.text_stream import Ending, Part
 from web.openai.writers import Head
@@ -72,22 +72,14 @@ class ItemWriter:
         self._items: list[dict[str, Any]] = []  # the last is open while `_is_open`
         self._is_open = False
         self._ending = Ending("stop")
-        self._head: Head | None = None
 
     def whole(self, head: Head, texts: Sequence[tuple[Part, Ending]], usage: Usage) -> ModelResponse:
-        (part, self._ending), *_ = texts
-        if part.reasoning:
-            self._items.append(_reasoning(head.id, 0) | {"content": [_thought(part.reasoning)]})
-        if part.text or not (part.calls or part.reasoning):
-            content = [_output_text(part.text)]
-            self._items.append(_message(head.id, len(self._items)) | {"content": content, "status": self._item_status})
-        for call in calls_of(part.calls):
-            item = _function_call(head.id, len(self._items), call.id, call.function.name)
-            self._items.append(item | {"arguments": call.function.arguments, "status": self._item_status})
+        (part, ending), *_ = texts
+        self.part(head, 0, part)
+        self.end(head, 0, ending)
         return self._response(head, self._status, usage)
 
     def begin(self, head: Head, texts: int, prompt: Usage) -> str:
-        self._head = head
         response = self._response(head, "in_progress", None).model_dump()
         return self._frame("response.created", response=response) + self._frame(
             "response.in_progress", response=response
@@ -98,16 +90,15 @@ class ItemWriter:
 
     def end(self, head: Head, index: int, ending: Ending) -> str:
         self._ending = ending
-        return "".join(self._close())
+        nothing = () if self._items else self._open("message", _message(head.id, 0))
+        return "".join((*nothing, *self._close()))
 
     def done(self, head: Head, usage: Usage) -> str:
         status = self._status
         return self._frame(f"response.{status}", response=self._response(head, status, usage).model_dump())
 
-    def failed(self, message: str) -> str:
-        if self._head is None:
-            return self._frame("error", code="server_error", message=message, param=None)
-        response = self._response(self._head, "failed", None).model_dump()
+    def failed(self, head: Head, message: str) -> str:
+        response = self._response(head, "failed", None).model_dump()
         return self._frame(
             "response.failed", response=response | {"error": {"code": "server_error", "message": message}}
         )
@@ -116,28 +107,24 @@ class ItemWriter:
     def _status(self) -> Literal["completed", "incomplete"]:
         return "incomplete" if self._ending.reason == "length" else "completed"
 
-    @property
-    def _item_status(self) -> str:
-        return self._status
-
     def _frames(self, head: Head, part: Part) -> Iterator[str]:
         if part.reasoning:
-            yield from self._open("reasoning", _reasoning(head.id, len(self._items)), head)
-            yield self._delta("response.reasoning_text.delta", part.reasoning, content_index=0)
+            yield from self._open("reasoning", _reasoning(head.id, len(self._items)))
+            yield self._of_item("response.reasoning_text.delta", delta=part.reasoning, content_index=0)
             self._items[-1]["content"][0]["text"] += part.reasoning
         if part.text:
-            yield from self._open("message", _message(head.id, len(self._items)), head)
-            yield self._delta("response.output_text.delta", part.text, content_index=0, logprobs=[])
+            yield from self._open("message", _message(head.id, len(self._items)))
+            yield self._of_item("response.output_text.delta", delta=part.text, content_index=0, logprobs=[])
             self._items[-1]["content"][0]["text"] += part.text
         for call in part.calls:
             if call.name is not None:
                 item = _function_call(head.id, len(self._items), call.id or "", call.name)
-                yield from self._open("function_call", item, head, is_new=True)
+                yield from self._open("function_call", item, is_new=True)
             if call.arguments:
-                yield self._delta("response.function_call_arguments.delta", call.arguments)
+                yield self._of_item("response.function_call_arguments.delta", delta=call.arguments)
                 self._items[-1]["arguments"] += call.arguments
 
-    def _open(self, kind: str, item: dict[str, Any], head: Head, *, is_new: bool = False) -> Iterator[str]:
+    def _open(self, kind: str, item: dict[str, Any], *, is_new: bool = False) -> Iterator[str]:
         if self._is_open and self._items[-1]["type"] == kind and not is_new:
             return
         yield from self._close()
@@ -164,11 +151,8 @@ class ItemWriter:
             yield self._of_item(f"response.{kind}.done", content_index=0, text=part["text"], **rest)
             yield self._of_item("response.content_part.done", content_index=0, part=part)
         if "status" in item:
-            item["status"] = self._item_status
+            item["status"] = self._status
         yield self._frame("response.output_item.done", output_index=len(self._items) - 1, item=item)
-
-    def _delta(self, kind: str, delta: str, **fields: Any) -> str:
-        return self._of_item(kind, delta=delta, **fields)
 
     def _of_item(self, kind: str, **fields: Any) -> str:
         return self._frame(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
@@ -176,7 +160,7 @@ class ItemWriter:
     def _frame(self, kind: str, **fields: Any) -> str:
         self._number += 1
         data = {"type": kind, "sequence_number": self._number, **fields}
-        return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+        return written_frame(kind, json.dumps(data, ensure_ascii=False))
 
     def _response(
         self, head: Head, status: Literal["in_progress", "completed", "incomplete", "failed"], usage: Usage | None

@@ -3,10 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from app.answer_form import FunctionCall, Thinking, ToolCall
 from app.engine.text.call_syntax import END_OF_THINK, THINK, CallSyntax
 from app.engine.text.stop_strings import overlap
+from app.engine.text.tokenizer import Tokenizer
+from app.messages import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,10 @@ class PartStream:
         if prefix:
             self._begun = self.feed(prefix).calls
         self._hidden = len(self._held)  # characters of the prefix
+
+    @classmethod
+    def of(cls, record: Record, tokenizer: Tokenizer) -> Self:
+        return cls(record.id, record.thinking, tokenizer.call_syntax if record.calls else None, record.prefix)
 
     def feed(self, text: str, *, is_end: bool = False) -> AnswerParts:
         """Return the parts that are certain by now; with the end, all."""
@@ -172,15 +179,18 @@ class _JsonEnd:
 
 def calls_of(parts: Sequence[CallPart]) -> tuple[ToolCall, ...]:
     """Join the parts of calls; arguments that were cut off stay so."""
-    calls: list[ToolCall] = []
+    by_call: dict[int, list[CallPart]] = {}
     for part in parts:
-        if part.name is not None:
-            function = FunctionCall.model_construct(name=part.name, arguments="")
-            calls.append(ToolCall(id=part.id or "", function=function))
-        written = calls[-1].function.arguments + part.arguments
-        function = FunctionCall.model_construct(name=calls[-1].function.name, arguments=written)
-        calls[-1] = ToolCall.model_construct(id=calls[-1].id, function=function)
-    return tuple(calls)
+        by_call.setdefault(part.index, []).append(part)
+    return tuple(
+        ToolCall.model_construct(
+            id=begin.id or "",
+            function=FunctionCall.model_construct(
+                name=begin.name or "", arguments=begin.arguments + "".join(part.arguments for part in more)
+            ),
+        )
+        for begin, *more in by_call.values()
+    )
 
 
 def _call_id(request_id: str, index: int) -> str:

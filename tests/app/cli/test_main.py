@@ -262,22 +262,27 @@ def test_speculation_bounds_are_flags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "code", "reason"),
     [
-        (["--host", "0.0.0.0"], "--api-key-file, or allow it by --insecure"),
-        (["--host", "999.1"], "host: must be an address"),
-        (["--served-model-name", "a b"], "served_name: String should match"),
-        (["nobody/nothing-here"], "cannot be fetched from the hub"),
-        (["no-such-model"], "neither a known name"),
+        (["--host", "0.0.0.0"], 1, "--api-key-file, or allow it by --insecure"),
+        (["--host", "999.1"], 2, "host: must be an address"),
+        (["--served-model-name", "a b"], 2, "served_name: String should match"),
+        (["no-owner/no-model"], 1, "cannot be fetched from the hub"),
+        (["no-such-model"], 1, "neither a known name"),
     ],
 )
 def test_up_refuses_in_a_sentence(
-    words: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    code: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PACELINE_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main(["up", *words]) in (1, 2)
+    assert main(["up", *words]) == code
     assert reason in " ".join(capsys.readouterr().err.split())
 
 

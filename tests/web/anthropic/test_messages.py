@@ -10,6 +10,7 @@ from flask.testing import FlaskClient
 from app.api_keys import add_key
 from tests.web.conftest import TEXT, Deploy
 from tests.web.doubles import ScriptedVerifier
+from tests.web.events import parse_text
 from web.factory import create_app
 from workers.deployment import Deployment
 
@@ -35,10 +36,9 @@ def send(client: FlaskClient, **body: Any) -> dict[str, Any]:
 def events(client: FlaskClient, **body: Any) -> list[dict[str, Any]]:
     response = client.post("/v1/messages", json={**BODY, **body, "stream": True})
     assert (response.status_code, response.mimetype) == (200, "text/event-stream")
-    frames = [frame.split("\n") for frame in response.text.split("\n\n") if frame.startswith("event: ")]
-    found = [json.loads(data.removeprefix("data: ")) for _, data in frames]
-    assert [name.removeprefix("event: ") for name, _ in frames] == [one["type"] for one in found]
-    return found
+    found = parse_text(response.text)
+    assert [one.kind for one in found] == [one.data["type"] for one in found]
+    return [one.data for one in found]
 
 
 def joined(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Test the Responses API over a real store: whole and streamed answers agree, and OpenAI's own client reads both."""
 
-import json
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from openai import OpenAI
 
 from tests.web.conftest import TEXT, Server
 from tests.web.doubles import ScriptedVerifier
+from tests.web.events import parse_text
 from workers.deployment import Deployment
 
 MODEL = "smollm2-135m"
@@ -33,8 +33,7 @@ def send(client: FlaskClient, **body: Any) -> dict[str, Any]:
 def events(client: FlaskClient, **body: Any) -> list[dict[str, Any]]:
     response = client.post("/v1/responses", json={**BODY, **body, "stream": True})
     assert (response.status_code, response.mimetype) == (200, "text/event-stream")
-    frames = [frame.split("\n") for frame in response.text.split("\n\n") if frame.startswith("event: ")]
-    found = [json.loads(data.removeprefix("data: ")) for _, data in frames]
+    found = [one.data for one in parse_text(response.text)]
     assert [one["sequence_number"] for one in found] == [*range(len(found))]
     return found
 
@@ -107,6 +106,16 @@ def test_a_form_reaches_the_engine(client: FlaskClient, deployment: Deployment, 
     answer = send(client, text={"format": form})
     record = deployment.requests.snapshot(answer["id"].removeprefix("resp_")).record
     assert record.grammar == '{"type": "object"}' and answer["text"]["format"]["name"] == "x"
+
+
+def test_an_empty_answer_is_an_empty_message_whole_and_streamed(
+    client: FlaskClient, verifier: ScriptedVerifier
+) -> None:
+    del verifier.answer[:-1]  # the end token alone
+    answer = send(client)
+    assert [one["content"][0]["text"] for one in answer["output"]] == [""]
+    *_, last = events(client)
+    assert of_items(last["response"]) == of_items(answer)
 
 
 @pytest.mark.parametrize(
