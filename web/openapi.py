@@ -52,7 +52,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     for rule, operation in operations:
         path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
-            paths.setdefault(path, {})[method.lower()] = _described(rule, operation, refs)
+            paths.setdefault(path, {})[method.lower()] = _described(rule, operation, refs, settings.model_name)
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -94,7 +94,7 @@ def _bound(fields: dict[str, Any], settings: Settings) -> None:
         number["maximum"] = settings.max_tokens
 
 
-def _described(rule: Rule, operation: Operation, refs: Refs) -> dict[str, Any]:
+def _described(rule: Rule, operation: Operation, refs: Refs, model: str) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in sorted(rule.arguments)
     ]
@@ -104,7 +104,8 @@ def _described(rule: Rule, operation: Operation, refs: Refs) -> dict[str, Any]:
         "responses": _responses(rule, operation, refs),
     }
     if operation.body is not None:
-        content = {"application/json": {"schema": refs[operation.body, "validation"]}}
+        example = {**({"model": model} if "model" in operation.body.model_fields else {}), **(operation.example or {})}
+        content = {"application/json": {"schema": refs[operation.body, "validation"], "example": example}}
         found["requestBody"] = {"required": True, "content": content}
     return found
 

@@ -14,6 +14,7 @@ Body = TypeVar("Body", bound=BaseModel)
 View = TypeVar("View", bound=Callable[..., Response])
 WRITER = "paceline.writer"  # in a call's environment (web/server.py)
 OPERATION = "operation"  # the attribute of a view function
+HELLO = [{"role": "user", "content": "Hello"}]  # messages of an example
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Operation:
     body: type[BaseModel] | None = None
     streams: bool = False  # the answer of status 200 may be a stream
     query: tuple[dict[str, Any], ...] = ()
+    example: Mapping[str, Any] | None = None  # a body without the name of the model
 
     def __call__(self, view: View) -> View:
         setattr(view, OPERATION, self)

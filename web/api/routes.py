@@ -70,7 +70,7 @@ def blueprint(
     routes = Blueprint("api", __name__, url_prefix="/api")
 
     @routes.post("/generate")
-    @Operation("Generate a text", {200: Result, 202: Accepted}, GenerateBody, streams=True)
+    @Operation("Generate a text", {200: Result, 202: Accepted}, GenerateBody, streams=True, example={"prompt": "Once"})
     def generate() -> Response:
         body = body_of(GenerateBody)
         record = submit(deployment, [body.request()])[0]

@@ -9,7 +9,7 @@ import time
 
 from flask import Blueprint, Response
 
-from web.api.http_io import Operation, body_of, json_answer
+from web.api.http_io import HELLO, Operation, body_of, json_answer
 from web.openai.answer import Answers, check_model
 from web.openai.requests import ChatBody, CompletionBody
 from web.openai.responses import ChatCompletion, Completion, Model, ModelList
@@ -33,13 +33,13 @@ def blueprint(deployment: Deployment, answers: Answers) -> Blueprint:
         return json_answer(model)
 
     @routes.post("/chat/completions")
-    @Operation("Go on with a conversation", {200: ChatCompletion}, ChatBody, streams=True)
+    @Operation("Go on with a conversation", {200: ChatCompletion}, ChatBody, streams=True, example={"messages": HELLO})
     def chat() -> Response:
         body = body_of(ChatBody)
         return answers.answer(body, ChatWriter(with_usage=body.with_usage))
 
     @routes.post("/completions")
-    @Operation("Go on with a text", {200: Completion}, CompletionBody, streams=True)
+    @Operation("Go on with a text", {200: Completion}, CompletionBody, streams=True, example={"prompt": "Once"})
     def complete() -> Response:
         body = body_of(CompletionBody)
         return answers.answer(body, CompletionWriter(with_usage=body.with_usage), body.echoes)

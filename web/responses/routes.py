@@ -12,7 +12,13 @@ def blueprint(answers: Answers) -> Blueprint:
     routes = Blueprint("responses", __name__, url_prefix="/v1/responses")
 
     @routes.post("")
-    @Operation("Answer an input by items, none of them kept", {200: ModelResponse}, ResponsesBody, streams=True)
+    @Operation(
+        "Answer an input by items, none of them kept",
+        {200: ModelResponse},
+        ResponsesBody,
+        streams=True,
+        example={"input": "Hello"},
+    )
     def respond() -> Response:
         body = body_of(ResponsesBody)
         return answers.answer(body, ItemWriter(body))
