@@ -32,8 +32,9 @@ MODULES = {
     "fit-pruning": ("training.early_exit.run", "fit the rank test of early exit to a target"),
 }
 IN_CLONES = {"test", "lab"}  # their files are not installed
-# Two processes, each with whole files in the order of tests/conftest.py; a later flag beats an earlier one.
-DEFAULTS = {"test": ("-n2", "--dist=loadfile", "--no-loadscope-reorder")}
+# Whole files to each process, in the order of tests/conftest.py; many wait, so that two cores carry three. A later flag
+# beats an earlier one.
+DEFAULTS = {"test": ("-n3", "--dist=loadfile", "--no-loadscope-reorder")}
 FLAGS = {"test": {"--quick": ("-m", "unit")}}  # a flag of ours, and the module's own for it
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;

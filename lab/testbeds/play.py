@@ -124,7 +124,10 @@ def _simulated(world: WorldSpec, arm: Arm, log: Log, load: Load, seed: int) -> W
         costs = step_costs(world.with_values({f"devices.{device}.launch_s": launch_s}))
         log = log.model_copy(update={"costs": costs.dumps()})
     most = max(1, setting.kv_tokens // setting.verifiers // _whole_tokens(log))  # none is ever put aside for another
-    variant = replace(arm.variant, changes={**arm.variant.changes, "max_sequences": most})
+    rows = world.target.batch_tokens
+    policy = {} if rows is None else {"max_batch_tokens": round(rows.value)}
+    changes = {**arm.variant.changes, "max_sequences": most}
+    variant = replace(arm.variant, changes=changes, policy={**policy, **arm.variant.policy})
     simulated = build(log, variant, setting, lambda: [])
     texts = [*simulated.waiting]
     simulated.waiting = deque(f"{texts[i % len(texts)]}.{i}" for i in range(load.requests))

@@ -72,6 +72,7 @@ class TargetSpec(Part):
     link: str | None = None  # the link to the node that routes and fuses
     host_s: Number  # of a step, beside the devices
     memory_part: Number  # of the memory, for weights and caches
+    batch_tokens: Number | None = None  # rows of a step at most; None: as the policy has it
 
     @property
     def devices(self) -> int:

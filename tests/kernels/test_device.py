@@ -29,10 +29,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run_pytest(files: list[Path], **environment: str) -> None:
-    """Fail, with its output, unless all tests of the files passed and each has some."""
+def run_pytest(files: list[Path], marked: str = "", **environment: str) -> None:
+    """Fail, with its output, unless all tests of the files that are so marked passed and each file has some."""
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "pytest", "-q", "-rp", "--noconftest", "-p", "no:cacheprovider", "--durations=20"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rp", "--noconftest", "-p", "no:cacheprovider", "-m", marked]
     done = subprocess.run(
         [*command, *map(str, files)],
         cwd=ROOT,
@@ -54,6 +54,11 @@ def test_every_kernel_is_here():
 @pytest.mark.slow
 def test_in_the_interpreter(tmp_path):
     """On a bare machine, as one with a GPU may be."""
+    run_pytest(FILES, "not extended", **bare.environment(tmp_path))
+
+
+@pytest.mark.extended
+def test_all_in_the_interpreter(tmp_path):
     run_pytest(FILES, **bare.environment(tmp_path))
 
 

@@ -23,6 +23,11 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.slow
 def test_in_the_interpreter(tmp_path):
     """On a bare machine, as one with a GPU may be."""
+    run_pytest(FILES, "not extended", **bare.environment(tmp_path))
+
+
+@pytest.mark.extended
+def test_all_in_the_interpreter(tmp_path):
     run_pytest(FILES, **bare.environment(tmp_path))
 
 

@@ -107,6 +107,7 @@ def test_nan_raises_and_its_pages_are_released(sampling):
     assert not sequence.pages
 
 
+@pytest.mark.extended
 def test_without_states_the_embedding_holds_their_substitute(monkeypatch, tmp_path):
     """A drafter that reads states gets none here: its guesses are those on the CPU without states."""
     from app.engine.gpu import guesser as module
@@ -126,6 +127,7 @@ def test_without_states_the_embedding_holds_their_substitute(monkeypatch, tmp_pa
     )
 
 
+@pytest.mark.extended
 def test_rotation_is_as_exact_with_weights_of_16_bits(monkeypatch, tmp_path):
     """A rotation that was rounded to the weights' digits would be off by radians a few hundred
     tokens on."""

@@ -60,7 +60,12 @@ def forking(book):
 
 @pytest.mark.parametrize(
     ("family", "layers", "has_graphs"),
-    [("llama", 2, True), ("llama", 1, False), ("qwen2", 1, True), ("qwen3", 1, True)],  # mistral: below
+    [
+        ("llama", 1, False),
+        pytest.param("llama", 2, True, marks=pytest.mark.extended),
+        ("qwen2", 1, True),
+        ("qwen3", 1, True),
+    ],  # mistral: below
 )
 def test_the_text_is_the_models_own(family, layers, has_graphs):
     model, runner = served(family, layers=layers, has_graphs=has_graphs)
@@ -193,6 +198,7 @@ def test_grammars_and_logprobs_are_those_of_the_cpu():
         assert [value for _, value in here.top] == pytest.approx([value for _, value in there.top], abs=1e-3)
 
 
+@pytest.mark.extended
 def test_a_rehearsal_changes_nothing_and_longer_sequences_run_all_the_same():
     model, runner = served(layers=1, longest_tokens=64)
     runner.rehearse(96)
@@ -232,6 +238,7 @@ def plain_dot(self, a, b, d, *_):
     return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
 
 
+@pytest.mark.extended
 def test_an_exact_runners_rows_keep_their_bits(monkeypatch):
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", plain_dot)
     _, runner = served(layers=1, is_exact=True)
