@@ -120,6 +120,7 @@ class VerifierLoop(HeartbeatTask):
         self._mailbox = mailbox
         replay = partial(build_replay, deployment.settings, verifier, deployment.tokenizer)
         self._auditor = Auditor(deployment, mailbox, verifier.target_id, replay)
+        self._has_busy_neighbour = False  # a verifier on the same cores
         self._reconciled_s = 0.0
         self._measure = measure
         self._worked_s: float | None = None  # the last time, monotonic
@@ -144,7 +145,10 @@ class VerifierLoop(HeartbeatTask):
     def beat(self) -> None:
         """Follow drafters and policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
-        pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine, self._mailbox)
+        live, machine = nodes.live(), self._deployment.machine
+        here = [node.info for node in live if node.kind == "verify" and node.info.get("host") == machine]
+        self._has_busy_neighbour = any(info.get("sequences") for info in here)
+        pool = DrafterPool.of(live, tokenizer, self._model_free, machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())
         # Work must not depend on one message (design D10): the doorbell, or the mail with a new sequence, may have been
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
@@ -162,8 +166,9 @@ class VerifierLoop(HeartbeatTask):
             self._worked_s = time.monotonic()
 
     def _audit(self) -> float:
-        """Run a step of an audit, unless the last request is too new; return the seconds it can wait."""
-        if self._worked_s is not None and time.monotonic() - self._worked_s < IDLE_S:
+        """Run a step of an audit, unless requests run or ran here; return the seconds it can wait."""
+        is_new = self._worked_s is not None and time.monotonic() - self._worked_s < IDLE_S
+        if is_new or self._has_busy_neighbour:
             return IDLE_S
         self._heartbeat.mark_idle()
         self._auditor.step()

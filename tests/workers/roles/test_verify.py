@@ -1,6 +1,7 @@
 """Test a verifier's loop over a real Redis, with a tiny model and no other node: no request depends on mail."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import redis
@@ -154,7 +155,11 @@ def test_audits_wait_for_requests_and_give_way_to_them(
         "more requests may come at once"
     )
     loop._worked_s = None
-    assert loop.handle([]) == 0.0, "an audit is under way"
+    beat = partial(lone_deployment.nodes.beat, "verify", "neighbour", "another", progress_s=1.0)
+    for sequences in (3, 0):
+        beat(info={"host": lone_deployment.machine, "sequences": sequences})
+        loop.beat()
+        assert (loop.handle([]) == 0.0) is (not sequences), "none runs beside a neighbour's requests"
     assert RUNNER.pool.num_free < RUNNER.pool.num_pages
     second = give("second", created_s=2.0)
     loop.handle([ToVerifier(adopt=(second,))])
