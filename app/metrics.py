@@ -79,12 +79,7 @@ QUEUE_WAIT = Metric(
     ("stage",),
     WAIT_SECONDS,
 )
-AUDITS = Metric(
-    "audit",
-    "Ended requests replayed without speculation, by what came: the same tokens, others, or nothing (skipped).",
-    ("result",),
-    values=("same", "differs", "skipped"),
-)
+AUDITS = Metric("audit", "Requests replayed plainly, by result.", ("result",), values=("same", "differs", "skipped"))
 BUSY = Metric("busy_seconds", "Time processes were at work, by kind.", ("kind",))
 
 METRICS = {metric.name: metric for metric in globals().copy().values() if isinstance(metric, Metric)}
