@@ -175,6 +175,7 @@ class Settings(BaseModel):
     verify_threads: int = Field(2, ge=1, description="CPU threads of a verifier")
     draft_threads: int = Field(2, ge=1, description="CPU threads of a drafter")
     kv_bytes: int | None = Field(None, ge=2**20, description="a verifier's KV cache; absent: a part of what is free")
+    audit_share: float = Field(0.0, ge=0.0, le=1.0, description="part of ended requests that idle verifiers replay")
     prefix_cache: bool = Field(True, description="requests of a tenant that begin alike use what one of them computed")
     max_sequences: int | None = Field(
         None, ge=1, description="sequences a verifier runs at once, the rest wait; absent: 64, on a GPU 256"

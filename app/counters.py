@@ -8,8 +8,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from app.metrics import GROUP, Metric
-from app.state import Change
+from app.metrics import GROUP, Change, Metric
 
 MOST_SERIES = 512  # of a metric; the names of drafters are not trusted
 LONGEST_LABEL = 64

@@ -227,11 +227,12 @@ class Mail(HotMessage, frozen=True):
     sent_s: float = 0.0  # wall clock; 0: not known
 
 
-class ToVerifier(Mail, frozen=True):
+class ToVerifier(Mail, frozen=True, omit_defaults=True):
     """All of it is a hint: the store knows what the verifier owns."""
 
     adopt: tuple[str, ...] = ()  # request ids now owned by this verifier
     trees: tuple[TreeMessage, ...] = ()
+    audit: tuple[str, ...] = ()  # ids of ended requests to replay; another version knows no such field
 
 
 class ToDrafter(Mail, frozen=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 PREFIX = "paceline_"
 GROUP = "metrics"  # of the store's sums
+Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum * kept + added
 
 # Upper bounds. Seconds: from a small model's step on a GPU to a long prompt on a slow machine.
 STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -78,6 +79,7 @@ QUEUE_WAIT = Metric(
     ("stage",),
     WAIT_SECONDS,
 )
+AUDITS = Metric("audit", "Requests replayed plainly, by result.", ("result",), values=("same", "differs", "skipped"))
 BUSY = Metric("busy_seconds", "Time processes were at work, by kind.", ("kind",))
 
 METRICS = {metric.name: metric for metric in globals().copy().values() if isinstance(metric, Metric)}

@@ -25,7 +25,6 @@ MAX_NODES = 63  # of a tree; with the root, one 64-bit word of ancestors a node
 MAX_SCORED = 1 + MAX_NODES  # prompt tokens of an entry whose tokens are scored
 CHAIN = [*range(MAX_NODES)]  # the parents of a tree without branches, as most are
 
-Change = tuple[list[float], list[float]]  # (kept, added): each sum becomes sum * kept + added
 # (V,) bool: the tokens allowed after every token so far, prompt included; None: all. Raises GenerationFailed where
 # nothing can follow.
 Mask = Callable[[Listed[int]], np.ndarray | None]

@@ -1,5 +1,6 @@
 """Check that stop strings, schemas and log-probabilities depend on neither drafters nor takeovers."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from app.assembly.verifier import build_replay
+from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.load import load
 from app.engine.text.stop_strings import up_to_stop
@@ -18,8 +21,11 @@ from app.messages import FinishReason, Record
 from app.pipeline import LocalPipeline
 from app.policy import Policy
 from app.request import Sampling, TokenLogprobs
+from app.stages.verify import verify
 from app.store.memory import MemoryStore
 from app.store.protocol import Snapshot
+from app.verifier import verifier
+from app.verifier.replay import Replay
 from tests import fakes
 from tests.fakes import Book, characters
 from tests.workers.tiny import make_model
@@ -255,6 +261,81 @@ def test_choices_of_one_seed_are_different_texts_and_always_the_same(shop: Shop)
 
     texts = [text(choice) for choice in range(4)]
     assert len(set(texts)) == 4 and text(2) == texts[2]
+
+
+KINDS = {
+    "schema": {"grammar": json.dumps(SCHEMA), "prompt_logprobs": 1},
+    "stop string": {"stop": ("never said", "e"), "logprobs": 2, "min_tokens": 9, "prefix": "me"},
+}
+
+
+def replayed(local: LocalPipeline, shop: Shop, request_id: str) -> Replay:
+    """Replay an ended request of this pipeline to its end."""
+    replay = build_replay(Settings(), local.verifier, shop.tokenizer, local.store.snapshot(request_id))
+    while not replay.step():
+        pass
+    return replay
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_without_drafts_has_the_same_tokens_and_teaches_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    sampling = Sampling(seed=6, temperature=1.0, frequency_penalty=0.5, repetition_penalty=1.2)
+    one = shop.record(40, sampling, **KINDS[kind])
+    one = one.model_copy(update={"prompt_ids": one.prompt_ids * 4})  # more than a page
+    text, book = shop.plainly(one).tokens, Book()
+    book.write(one, text)
+    local = shop.pipeline(book)
+    assert fakes.texts(local, one) == [[*text]] and local.store.snapshot(one.id).stats.accepted
+    before, adopted = (local.verifier.report(), local.verifier.costs.dumps()), []
+    adopt = local.verifier.target.adopt
+    monkeypatch.setattr(local.verifier.target, "adopt", lambda kv: adopted.append(adopt(kv)) or adopted[-1])
+    replay = replayed(local, shop, one.id)
+    assert replay.difference() is None and not replay.failed
+    assert adopted and not any(adopted), "nothing came from the prefix cache"
+    after = {**before[0], "cache_tokens_free": local.verifier.target.free_tokens}
+    assert (local.verifier.report(), local.verifier.costs.dumps()) == (after, before[1])
+    assert local.verifier.target.free_tokens == local.verifier.target.capacity_tokens
+    assert local.verifier.take_ended() == [one] and not local.store.active()
+
+
+def test_a_replay_finds_the_place_where_a_wrong_token_was_committed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, book, place = shop.record(20, SAMPLINGS[1]), Book(), 7
+    text = shop.plainly(one).tokens
+    book.write(one, text)
+
+    def wrong_once(works, rows):
+        verdicts = verify(works, rows)
+        for work, verdict in zip(works, verdicts, strict=True):
+            at = place - (len(work.sequence.tokens) - len(one.prompt_ids))
+            if verdict is not None and 0 <= at < len(verdict.tokens):
+                verdict.tokens[at:], verdict.path = [verdict.tokens[at] ^ 1], verdict.path[:at]
+        return verdicts
+
+    local = shop.pipeline(book)
+    with monkeypatch.context() as broken:
+        broken.setattr(verifier, "verify", wrong_once)
+        assert fakes.texts(local, one)[0][: place + 1] == [*text[:place], text[place] ^ 1]
+    assert local.store.snapshot(one.id).stats.accepted
+    assert replayed(local, shop, one.id).difference() == place
+
+
+def test_a_replay_that_ends_elsewhere_differs_there(shop: Shop) -> None:
+    local, one = shop.pipeline(), shop.record(12, SAMPLINGS[0])
+    fakes.texts(local, one)
+    answered = local.store.snapshot(one.id)
+    for tokens, index in ((answered.tokens[:5], 5), ((*answered.tokens, 7), 12)):
+        changed = dataclasses.replace(answered, tokens=tokens)
+        replay = build_replay(Settings(), local.verifier, shop.tokenizer, changed)
+        assert not replay.step()
+        replay.give_back()
+        assert local.verifier.target.free_tokens == local.verifier.target.capacity_tokens, "another may have it"
+        while not replay.step():
+            pass
+        assert replay.difference() == index
 
 
 def test_tokens_from_the_prefix_cache_are_counted(shop: Shop) -> None:

@@ -12,6 +12,7 @@ from app.config import Settings
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.token_similarity import embedding_agreement
+from app.engine.early_exit.controller import EarlyExitController
 from app.engine.profile.profile_cache import is_kept
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.step_costs import StepCosts
@@ -38,9 +39,10 @@ from app.speculation.routing import (
 )
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.store.memory import MemoryStore
-from app.store.protocol import Requests
+from app.store.protocol import Requests, Snapshot
 from app.verifier.measured_target import MeasuredTarget
 from app.verifier.metrics import VerifierMetrics
+from app.verifier.replay import Replay
 from app.verifier.sequences import Sequences
 from app.verifier.stats import VerifierStats
 from app.verifier.verifier import Verifier
@@ -186,6 +188,13 @@ def verifier_over(
         on_exhausted=on_exhausted,
         clock=clock,
     )
+
+
+def build_replay(settings: Settings, verifier: Verifier, tokenizer: Tokenizer, answered: Snapshot) -> Replay:
+    """Build what replays a request on the verifier's target, between its steps, and teaches it nothing."""
+    costs, store = StepCosts.loads(verifier.costs.dumps()), MemoryStore()
+    measured = MeasuredTarget(verifier.target, costs, tokenizer.vocab_size, EarlyExitController())
+    return Replay(answered, verifier_over(settings, measured, "", store, tokenizer=tokenizer), store)
 
 
 def agreement(settings: Settings) -> Agreement:

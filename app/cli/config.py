@@ -85,6 +85,7 @@ UNITS = {  # by the end of a number's name
     "_per_sequence": "drafters",
     "partition": "cores, multiprocessors | auto",
     "_part": "fraction",
+    "_share": "fraction",
 }
 WAIT = "how threads wait"
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}

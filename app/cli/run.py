@@ -219,6 +219,8 @@ def _print_health(health: Health, queue: str) -> None:
     drafters = {name: form for node in health.nodes.values() for name, form in node.get("weights", {}).items()}
     for name, form in sorted(drafters.items()):
         print(f"  drafter {name!r}: weights {form!r}")
+    if any(health.audits.values()):
+        print(f"  audits: {', '.join(f'{count} {result}' for result, count in health.audits.items())}")
     for problem in health.problems:
         print(f"  ! {problem}")
 

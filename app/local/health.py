@@ -4,14 +4,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from typing import Any
 
+from app.counters import field
 from app.errors import StoreUnavailable
 from app.local.instance import ROLES, State
+from app.metrics import AUDITS, GROUP
 from app.request import Message
 from app.store.connect import connect
 from app.store.nodes import Nodes
 from app.store.protocol import Node
+from app.store.shared_stats import SharedStatsStore
 
 PROGRESS_S = 30.0  # a role without progress for longer hangs; an idle worker makes progress by waking up
 HTTP_TIMEOUT_S = 2.0
@@ -29,6 +33,7 @@ class Health(Message):
     processes: dict[str, tuple[int, ...]]
     problems: tuple[str, ...] = ()
     nodes: dict[str, dict[str, Any]] = {}  # each live node's own report, e.g. of a verifier's cache
+    audits: dict[str, int] = {}  # so far, by result
 
 
 def check(instance: str, state: State | None, lease_s: float) -> Health:
@@ -46,6 +51,7 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
         processes=_pids(state),
         problems=tuple(found),
         nodes={node.name: node.info for node in nodes},
+        audits=_audits(state) if nodes else {},
     )
 
 
@@ -78,11 +84,15 @@ def web_problem(url: str) -> str | None:
 
 
 def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:
-    client = connect(redis_url)
-    try:
+    with closing(connect(redis_url)) as client:
         return Nodes(client, namespace, lease_s=lease_s).live()
-    finally:
-        client.close()
+
+
+def _audits(state: State) -> dict[str, int]:
+    with closing(connect(state.redis_url)) as client, suppress(StoreUnavailable):
+        sums = SharedStatsStore(client, state.namespace).load(GROUP)
+        return {result: int(sums.get(field(AUDITS, (result,)), [0.0])[0]) for result in AUDITS.values}
+    return {}
 
 
 def standstill(name: str, nodes: Iterable[Node]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 import redis
 
-from app.state import Change
+from app.metrics import Change
 from app.store.connect import Script
 from app.store.keys import Keys
 

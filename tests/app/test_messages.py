@@ -95,7 +95,7 @@ WRITTEN: list[tuple[HotMessage, str]] = [
                 ),
             ),
         ),
-        '{"sent_s":0.0,"adopt":["r"],"trees":[{"request_id":"r","base":3,"tokens":[1],"parents":[0],"survival":[0.5],'
+        '{"adopt":["r"],"trees":[{"request_id":"r","base":3,"tokens":[1],"parents":[0],"survival":[0.5],'
         '"proposers":[["a","b"]],"confidence":{"a":0.5},"reports":{"a":{"guess_s":0.5,"guessed":4,"batch":1,"read_s":0.0,"read_tokens":0,"seen":3}}}]}',
     ),
     (Settle(request_id="r"), '{"sent_s":0.0,"request_id":"r"}'),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from app.assembly.devices import AnyRunner
 from app.assembly.fuser import build_fuser, model_free_names
-from app.assembly.verifier import Loaded, build_verifier
+from app.assembly.verifier import Loaded, build_replay, build_verifier
 from app.engine.cpu.runner import ModelRunner
 from app.engine.profile.profile_cache import measure_again
 from app.engine.weights.resolve import target_folder
@@ -26,6 +26,7 @@ from app.speculation.drafter_pool import DrafterPool
 from app.speculation.jobs import jobs_by_mailbox
 from app.verifier.metrics import VerifierMetrics
 from app.verifier.verifier import Verifier
+from workers.audit import Auditor
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat, HeartbeatTask
 from workers.mailbox_consumer import consume_mailbox
@@ -117,6 +118,9 @@ class VerifierLoop(HeartbeatTask):
         self._draft = partial(draft_here, fuser, mailbox)
         self._heartbeat = heartbeat
         self._mailbox = mailbox
+        replay = partial(build_replay, deployment.settings, verifier, deployment.tokenizer)
+        self._auditor = Auditor(deployment, mailbox, verifier.target_id, replay)
+        self._has_busy_neighbour = False  # a verifier on the same cores
         self._reconciled_s = 0.0
         self._measure = measure
         self._worked_s: float | None = None  # the last time, monotonic
@@ -127,17 +131,24 @@ class VerifierLoop(HeartbeatTask):
         for message in messages:
             self._adopt(message.adopt)
             self._verifier.receive(message.trees)
+            self._auditor.add(message.audit)
         self._reconcile()
+        if self._verifier.sequences:
+            self._auditor.give_way()
         run_round(self._verifier, self._draft, self._post, time.time)
         self._heartbeat.working_on(work.sequence.id for work in self._verifier.stepped)
         self._settle()
         self._measure_if_idle()
-        return self._verifier.wait_s(time.time())
+        wait_s = self._verifier.wait_s(time.time())
+        return self._audit() if wait_s is None and self._auditor.has_work else wait_s
 
     def beat(self) -> None:
         """Follow drafters and policy; ring if sequences wait unattended. In the heartbeat's thread."""
         nodes, tokenizer = self._deployment.nodes, self._deployment.tokenizer.sha256
-        pool = DrafterPool.of(nodes.live(), tokenizer, self._model_free, self._deployment.machine, self._mailbox)
+        live, machine = nodes.live(), self._deployment.machine
+        here = [node.info for node in live if node.kind == "verify" and node.info.get("host") == machine]
+        self._has_busy_neighbour = any(info.get("sequences") for info in here)
+        pool = DrafterPool.of(live, tokenizer, self._model_free, machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())
         # Work must not depend on one message (design D10): the doorbell, or the mail with a new sequence, may have been
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
@@ -153,6 +164,15 @@ class VerifierLoop(HeartbeatTask):
             if self._measure(self._is_left_alone):
                 self._measure = None
             self._worked_s = time.monotonic()
+
+    def _audit(self) -> float:
+        """Run a step of an audit, unless requests run or ran here; return the seconds it can wait."""
+        is_new = self._worked_s is not None and time.monotonic() - self._worked_s < IDLE_S
+        if is_new or self._has_busy_neighbour:
+            return IDLE_S
+        self._heartbeat.mark_idle()
+        self._auditor.step()
+        return 0.0
 
     def _is_left_alone(self) -> bool:
         return worker_state.should_stop is None and not self._deployment.mailboxes.waiting(self._mailbox)
@@ -180,3 +200,4 @@ class VerifierLoop(HeartbeatTask):
     def _settle(self) -> None:
         ended = self._verifier.take_ended()
         self._deployment.post(SETTLE, [Settle(request_id=record.id) for record in ended if record.is_task])
+        self._auditor.choose(ended)

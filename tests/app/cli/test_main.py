@@ -161,6 +161,17 @@ def test_status_tells_the_form_of_each_drafters_weights(
     assert "  drafter 'other': weights 'stored'\n  drafter 'small': weights 'q4_0'\n" in capsys.readouterr().out
 
 
+def test_status_tells_the_results_of_audits(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _pretend(state, "default")
+    audits = {"same": 12, "differs": 0, "skipped": 1}
+    health = Health(instance="default", url="http://x", processes={}, audits=audits)
+    monkeypatch.setattr("app.cli.run.check", lambda *_: health)
+    main(["status"])
+    assert "  audits: 12 same, 0 differs, 1 skipped\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["up"], ["up", "-d"], ["down"], ["status"], ["doctor"], ["generate", "x"]])
 def test_what_the_system_refuses_is_a_sentence(
     words: list[str], state: Path, capsys: pytest.CaptureFixture[str]

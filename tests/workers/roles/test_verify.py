@@ -1,17 +1,21 @@
 """Test a verifier's loop over a real Redis, with a tiny model and no other node: no request depends on mail."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import redis
 
 from app.assembly.fuser import build_fuser
+from app.counters import field
 from app.messages import SETTLE, FinishReason, Status, ToVerifier
+from app.metrics import AUDITS, GROUP
 from app.pipeline import LocalPipeline
 from app.store.keys import Keys
 from tests import fakes
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
+from workers.mailbox_consumer import LINGER_S
 from workers.roles import verify
 from workers.roles.verify import VerifierLoop
 
@@ -137,6 +141,34 @@ def test_tasks_hear_of_their_requests_ends(
     _run(loop, lambda: not local.verifier.sequences and not lone_deployment.requests.active())
     assert lone_deployment.mailboxes.waiting(SETTLE) == 1
     assert "of a task" in str(lone_deployment.mailboxes.first(SETTLE))
+
+
+def test_audits_wait_for_requests_and_give_way_to_them(
+    lone_deployment: Deployment, local: LocalPipeline, loop: VerifierLoop, give: Callable[..., str]
+) -> None:
+    def counted() -> dict[str, list[float]]:
+        return {name: sums for name, (_, sums) in lone_deployment.counters.changes(GROUP).items() if "audit" in name}
+
+    first = give("first", 20)
+    _run(loop, lambda: _has_ended(lone_deployment, first))
+    assert 0 < (loop.handle([ToVerifier(audit=(first,))]) or 0) < LINGER_S and not counted(), (
+        "more requests may come at once"
+    )
+    loop._worked_s = None
+    beat = partial(lone_deployment.nodes.beat, "verify", "neighbour", "another", progress_s=1.0)
+    for sequences in (3, 0):
+        beat(info={"host": lone_deployment.machine, "sequences": sequences})
+        loop.beat()
+        assert (loop.handle([]) == 0.0) is (not sequences), "none runs beside a neighbour's requests"
+    assert RUNNER.pool.num_free < RUNNER.pool.num_pages
+    second = give("second", created_s=2.0)
+    loop.handle([ToVerifier(adopt=(second,))])
+    assert [*local.verifier.sequences] == [second]
+    assert RUNNER.pool.num_pages - RUNNER.pool.num_free == 1, "the request's own page"
+    _run(loop, lambda: _has_ended(lone_deployment, second) and not local.verifier.sequences)
+    loop._worked_s = None
+    _run(loop, lambda: loop.handle([]) is None)
+    assert counted() == {field(AUDITS, ("same",)): [1.0]}
 
 
 def test_a_verifier_drafts_without_models_itself(
