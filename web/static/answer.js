@@ -37,7 +37,7 @@ export function add(event) {
   }
   round.end = tokens.length;
   rounds.push(round);
-  if (view !== "formatted") kept(() => host.append(roundSpan(round, rounds.at(-2))));
+  if (view !== "formatted") keepingEnd(() => host.append(roundSpan(round, rounds.at(-2))));
   else if (!due) {
     due = true;
     requestAnimationFrame(draw);
@@ -55,11 +55,11 @@ function redraw() {
 
 function draw() {
   due = false;
-  if (view === "formatted") kept(() => show(host, source, paint));
+  if (view === "formatted") keepingEnd(() => show(host, source, paint));
 }
 
 /* Keep the end in sight if it was. */
-function kept(change) {
+function keepingEnd(change) {
   const atEnd = host.scrollHeight - host.scrollTop - host.clientHeight < 40;
   change();
   if (atEnd) host.scrollTop = host.scrollHeight;
