@@ -43,7 +43,7 @@ def test_both_ways_say_the_same_and_rejected_guesses_are_shown(real: Cluster, br
     real.await_ready()
     browser.open(real.url)
     browser.type("#prompt", PROMPT)
-    browser.type("#max_tokens", "96")
+    browser.type("#max_tokens", "48")
     browser.type("#temperature", "0.8")  # with one seed drawn for both
     browser.click("#both-ways")
     browser.wait(lambda: "compared one by one" in browser.text("#same"), timeout_s=120.0)
