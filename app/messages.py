@@ -113,12 +113,21 @@ class Stats(HotMessage, frozen=True, omit_defaults=True):
         return asdict(self) | {"by_drafter": counts}
 
 
+class Rejected(HotMessage, frozen=True):
+    """Wrong guesses, each behind the one before. Instead of the first the target said token `place` of the event."""
+
+    place: Count
+    drafter: str
+    tokens: tuple[Count, ...]
+
+
 class Event(HotMessage, frozen=True, omit_defaults=True):
     """Report one commit: tokens `offset ... offset + len(tokens) - 1`, each with its proposer."""
 
     offset: Count
     tokens: tuple[Count, ...] = ()
     proposers: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()  # of this round, if the request wants them
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each token, if the request wants them
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's behind its first, in the first event
     finish_reason: FinishReason | None = None  # set on the last event only

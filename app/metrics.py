@@ -65,6 +65,7 @@ DRAFTED = Metric(
 ACCEPTED = Metric("draft_tokens_accepted", "Of those, the right ones.", ("drafter", "position"))
 ASKED = Metric("rounds_asked", "Rounds in which a drafter was asked, tables included.", ("drafter",))
 ROUNDS_DRAFTED = Metric("rounds_drafted", "Rounds in which draft tokens were verified.")
+DRAFT_DEPTH = Metric("draft_depth_tokens", "The longest branches of their trees, added up.")
 AT_LOAD = Metric(
     "rounds_at_load", "Rounds, by how many sequences were in the step (up to the number given).", ("sequences",)
 )

@@ -104,11 +104,12 @@ class Sampling(Message):
 
 
 class SpeculationBounds(Message):
-    """Bound a request's speculation. The bounds change its speed, never its text."""
+    """Bound a request's speculation and say what is told of it. It changes the speed, never the text."""
 
     enabled: StrictBool = True
     max_draft_tokens: int | None = Field(None, ge=0, le=64, description="most draft tokens verified a round")
     drafters: tuple[str, ...] | None = Field(None, description="only these, by name; an unknown name is refused")
+    rejected: StrictBool = Field(False, description="give the wrong guesses of each round in the native API's events")
 
     _numbers = field_validator("max_draft_tokens", mode="before")(no_booleans)
 

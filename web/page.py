@@ -2,6 +2,7 @@
 
 from flask import Blueprint, render_template
 
+from web.drafter_list import drafter_list
 from workers.deployment import Deployment
 
 DEFAULT_MAX_TOKENS = 256
@@ -20,6 +21,7 @@ def blueprint(deployment: Deployment) -> Blueprint:
             max_tokens=min(DEFAULT_MAX_TOKENS, cap),
             max_tokens_cap=cap,
             needs_key=settings.keys is not None,
+            drafters=drafter_list(settings),
         )
 
     return routes

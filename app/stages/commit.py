@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.messages import DrafterCounts, Event, FinishReason, Stats
+from app.messages import DrafterCounts, Event, FinishReason, Rejected, Stats
 from app.state import Sequence, Tree, Verdict
 
 NO_COUNTS: Final = DrafterCounts()
@@ -43,7 +43,9 @@ def conclude(sequence: Sequence, verdict: Verdict) -> Conclusion:
     return Conclusion(offset, tokens, reason)
 
 
-def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict, now_s: float) -> Event:
+def event_of(
+    conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict, now_s: float, *, with_rejected: bool = False
+) -> Event:
     """Return the event of a verdict on `tree`, as it was verified. `stats`: the request's before it. `now_s`: wall
     clock.
     """
@@ -52,10 +54,32 @@ def event_of(conclusion: Conclusion, stats: Stats, tree: Tree, verdict: Verdict,
         offset=conclusion.offset,
         tokens=tuple(tokens),
         proposers=tuple(verdict.proposers(tree)[: len(tokens)]),
+        rejected=_rejected(tree, verdict.path, tokens) if with_rejected else (),
         logprobs=tuple(verdict.logprobs[: len(tokens)]),
         finish_reason=reason,
         error=verdict.error if reason is FinishReason.ERROR else None,
         stats=_stats(stats, tree, verdict.path[: len(tokens)], now_s),
+    )
+
+
+def _rejected(tree: Tree, accepted: list[int], tokens: list[int]) -> tuple[Rejected, ...]:
+    """Return each wrong branch where it leaves the accepted nodes, along its likeliest nodes."""
+    places = {node: place for place, node in enumerate([0, *accepted])}
+    branches: dict[int, list[int]] = {}  # by their last node
+    for node, parent in enumerate(tree.parents, start=1):
+        if node in places:
+            continue
+        if parent in branches:
+            branches[node] = [*branches.pop(parent), node]
+        elif parent in places and places[parent] < len(tokens) and tree.tokens[node - 1] != tokens[places[parent]]:
+            branches[node] = [node]
+    return tuple(
+        Rejected(
+            place=places[tree.parents[first - 1]],
+            drafter=tree.proposers[first - 1][0],
+            tokens=tuple(tree.tokens[node - 1] for node in (first, *rest)),
+        )
+        for first, *rest in branches.values()
     )
 
 

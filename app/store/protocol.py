@@ -146,7 +146,8 @@ def _cut(event: Event, offset: int) -> Event:
     if skip == 0:
         return event
     rest = {name: getattr(event, name)[skip:] for name in ("tokens", "proposers", "logprobs")}
-    return replace(event, offset=event.offset + skip, **rest)
+    rejected = tuple(replace(one, place=one.place - skip) for one in event.rejected if one.place >= skip)
+    return replace(event, offset=event.offset + skip, rejected=rejected, **rest)
 
 
 _FINAL = {

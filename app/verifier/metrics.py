@@ -18,6 +18,7 @@ from app.metrics import (
     AT_LOAD,
     BATCH,
     DEEPEST,
+    DRAFT_DEPTH,
     DRAFTED,
     DRAFTED_AT_LOAD,
     ENDED,
@@ -149,6 +150,7 @@ class VerifierMetrics(RoundObserver):
                 counters.count(metric, drafter, str(position), by=count)
         if rounds:
             counters.count(ROUNDS_DRAFTED, by=sum(1 for tree, _, _ in rounds if tree.tokens))
+            counters.count(DRAFT_DEPTH, by=sum(max(tree.depths()) for tree, _, _ in rounds))
             counters.count(AT_LOAD, _load(sequences), by=len(rounds))
             counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(tree) for tree, _, _ in rounds))
 

@@ -263,7 +263,14 @@ class Verifier:
         events: list[tuple[Sequence, Event]] = []
         for one, conclusion in zip(done.step.rounds, done.conclusions, strict=True):
             sequence = one.sequence
-            event = event_of(conclusion, sequence.stats, one.entry.tree, one.verdict, done.accepted_s)
+            event = event_of(
+                conclusion,
+                sequence.stats,
+                one.entry.tree,
+                one.verdict,
+                done.accepted_s,
+                with_rejected=sequence.record.speculation.rejected,
+            )
             if not event.offset and sequence.scores:
                 scores = tuple(score for _, score in sorted(sequence.scores.items()))
                 event, sequence.scores = replace(event, prompt_logprobs=scores), {}

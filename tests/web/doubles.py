@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import TARGET, DrafterCounts, Event, FinishReason, Record, Stats
+from app.messages import TARGET, DrafterCounts, Event, FinishReason, Record, Rejected, Stats
 from app.request import TokenLogprobs
 from app.store.protocol import Outcome
 from workers.celery_app import make_celery
@@ -19,6 +19,7 @@ from workers.deployment import Deployment
 
 ROUND = 3  # tokens a round: two drafted, one the target's own
 DRAFTERS = ("lookup", "smol-general")
+WRONG = 260  # the id of a rejected guess
 
 
 class SilentDeployment(Deployment):
@@ -105,11 +106,19 @@ class ScriptedVerifier:
             offset=offset,
             tokens=tokens,
             proposers=proposers,
+            rejected=_rejected(record, tokens),
             logprobs=_logprobs(record, tokens),
             prompt_logprobs=() if offset or record.prompt_logprobs is None else _scores(record),
             finish_reason=reason,
             stats=_after(stats, tokens),
         )
+
+
+def _rejected(record: Record, tokens: tuple[int, ...]) -> tuple[Rejected, ...]:
+    """Reject two guesses in place of the last token."""
+    if not (record.speculation.enabled and record.speculation.rejected and tokens):
+        return ()
+    return (Rejected(place=len(tokens) - 1, drafter=DRAFTERS[1], tokens=(WRONG, tokens[-1])),)
 
 
 def _scores(record: Record) -> tuple[TokenLogprobs, ...]:

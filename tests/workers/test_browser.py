@@ -1,7 +1,6 @@
 """Test the page over a whole deployment: a real Chromium shows the target's own text."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PROMPT = "Write a Python function that adds two numbers."
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with chromium(tmp_path) as window:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as window:
         yield window
 
 
@@ -25,6 +24,7 @@ def test_the_page_streams_the_targets_own_text(real: Cluster, browser: Browser) 
     browser.complaints()
     browser.type("#prompt", PROMPT)
     browser.type("#max_tokens", "96")
+    browser.click("#view label:nth-of-type(2)")
     browser.click("#send")
     partial = browser.wait(lambda: browser.text("#output"))
     browser.wait(lambda: browser.text("#status").startswith("Finished"), timeout_s=60.0)
@@ -36,4 +36,23 @@ def test_the_page_streams_the_targets_own_text(real: Cluster, browser: Browser) 
     assert (
         browser.run("return new Set([...document.querySelectorAll('#output span')].map((s) => s.className)).size") > 1
     )
+    assert browser.complaints() == []
+
+
+def test_both_ways_say_the_same_and_rejected_guesses_are_shown(real: Cluster, browser: Browser) -> None:
+    real.await_ready()
+    browser.open(real.url)
+    browser.type("#prompt", PROMPT)
+    browser.type("#max_tokens", "48")
+    browser.type("#temperature", "0.8")  # with one seed drawn for both
+    browser.click("#both-ways")
+    browser.wait(lambda: "compared one by one" in browser.text("#same"), timeout_s=120.0)
+    assert browser.run("return document.querySelector('#same').className") == "good"
+    result = real.get("/api/requests/" + browser.run("return JSON.parse(sessionStorage['paceline-request']).id"))
+    report = result["speculation"]
+    browser.click("#view label:nth-of-type(3)")
+    assert browser.text("#output") == result["text"]
+    assert browser.run("return document.querySelectorAll('#output .round').length") == report["rounds"]
+    wrong = browser.run("return document.querySelectorAll('#output .wrong').length")
+    assert wrong > 0 or report["drafted"] - report["accepted"] < 8  # those behind an end are not wrong
     assert browser.complaints() == []

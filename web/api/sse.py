@@ -1,7 +1,8 @@
 """Write a request's committed events as server-sent events.
 
     id: <offset after>          generated tokens so far; the place to resume at
-    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}, logprobs on request
+    event: tokens               data: {id, offset, tokens, proposers, pieces, text, stats}; on request logprobs, and
+                                rejected: [{place, drafter, tokens, text}], wrong guesses of the token at `place`
     event: end                  data: the Result
     event: error                data: as any error's answer; the stream ends, the request may go on
     : comment                   a heartbeat after 3 to 5 s of silence
@@ -14,8 +15,10 @@ not cancel the request; DELETE does.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event as Flag
+from typing import Any
 
 from msgspec.json import encode
+from msgspec.structs import asdict
 
 from app.engine.text.stop_strings import AnswerStream
 from app.errors import NotFound, StoreUnavailable
@@ -111,7 +114,7 @@ def event_frames(
 
 def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
     """Empty for an end with neither tokens nor text."""
-    pieces = text.pieces(event.tokens)
+    pieces, rejected = _pieces(event, text)
     rest = text.flush() if event.finish_reason is not None else ""
     if pieces:
         pieces[-1] += rest
@@ -126,9 +129,22 @@ def _tokens_frame(request_id: str, event: Event, text: AnswerStream) -> str:
         "text": "".join(pieces) or rest,
         "stats": event.stats.as_dict(),
     }
+    if rejected:
+        data["rejected"] = rejected
     if event.logprobs:
         data["logprobs"] = [one.model_dump(mode="json") for one in event.logprobs]
     return written_frame("tokens", encode(data).decode(), event.offset + len(event.tokens))
+
+
+def _pieces(event: Event, text: AnswerStream) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the tokens' texts, and the rejected guesses with theirs."""
+    if not event.rejected:
+        return text.pieces(event.tokens), []
+    pieces, rejected = [], []
+    for place, token in enumerate(event.tokens):
+        rejected += [{**asdict(one), "text": text.after(one.tokens)} for one in event.rejected if one.place == place]
+        pieces += text.pieces([token])
+    return pieces, rejected
 
 
 def written_frame(kind: str, data: str, offset: int | None = None) -> str:

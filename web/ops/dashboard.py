@@ -26,6 +26,7 @@ from app.metrics import (
 )
 from app.store.history import MOST
 from app.store.protocol import Node
+from web.drafter_list import drafter_list
 from web.ops.deployment_state import DeploymentState, read_state, running
 from workers.deployment import Deployment
 
@@ -49,7 +50,12 @@ def blueprint(deployment: Deployment) -> Blueprint:
     @routes.get("")
     def index() -> str:
         settings = deployment.settings
-        return render_template("dashboard.html", model=settings.model_name, needs_key=settings.keys is not None)
+        return render_template(
+            "dashboard.html",
+            model=settings.model_name,
+            needs_key=settings.keys is not None,
+            drafters=drafter_list(settings),
+        )
 
     @routes.get("/data")
     def data() -> Response:

@@ -2,7 +2,7 @@
 "use strict";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const LEFT = 44, RIGHT = 10, TOP = 10, BOTTOM = 22;
+const LEFT = 44, RIGHT = 10, TOP = 16, BOTTOM = 22;
 
 export function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS(NAMESPACE, name);

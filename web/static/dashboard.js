@@ -2,11 +2,11 @@
 "use strict";
 
 import { bars, clock, html, legend, meters, number, overTime } from "./charts.js";
+import { byPlace, colourOf, TARGET } from "./drafters.js";
 import { keyed, whenGiven } from "./key.js";
 import { timeline, zoomed } from "./timeline.js";
 
 const EVERY_MS = 1000, RECENT_S = 10, SMOOTH = 3, GAP_S = 5;
-const TARGET = "target";
 const TABLES = ["lookup", "phrases", "suffix"];
 const STAGES = { start: "a verifier", verify: "verify", draft: "draft", fuse: "fuse", settle: "settling", room: "room (tasks)" };
 const ENDS = { stop: "complete", length: "at their length", cancelled: "cancelled", error: "failed" };
@@ -148,17 +148,16 @@ function drafterNames(data, samples) {
   const names = new Set([...Object.keys(data.asked), ...data.positions.map((one) => one.drafter)]);
   for (const name of Object.keys(samples.at(-1)?.tokens ?? {})) names.add(name);
   names.delete(TARGET);
-  const rank = (name) => (TABLES.includes(name) ? `0${name}` : `1${name}`);
-  return [...names].sort((a, b) => rank(a).localeCompare(rank(b)));
+  return [...names].sort(byPlace);
 }
 
-const colourOf = (names, name) => (name === TARGET ? "k-target" : `k-${names.indexOf(name) % 8}`);
+const classOf = (name) => (name === TARGET ? "k-target" : `k-${colourOf(name)}`);
 
 function showOverTime(data, all) {
   const samples = inView(all), to = samples.at(-1)?.at_s ?? data.now_s, from = to - span();
   const times = samples.map((sample) => sample.at_s), names = drafterNames(data, all);
   const proposed = [TARGET, ...names].map((name) => ({
-    name, colour: colourOf(names, name), values: rates(samples, (sample) => sample.tokens[name] ?? 0),
+    name, colour: classOf(name), values: rates(samples, (sample) => sample.tokens[name] ?? 0),
   })).filter((one) => one.name === TARGET || one.values.some((value) => value));
   overTime($("c-rate"), { times, series: proposed, from, to, stacked: true, unit: "/s", least: 1 });
   legend($("l-rate"), proposed.map(({ name, colour }) => ({ name: name === TARGET ? "the target itself" : name, colour })));
@@ -167,14 +166,11 @@ function showOverTime(data, all) {
   }));
   overTime($("c-queues"), { times, series: waits, from, to, least: 4 });
   legend($("l-queues"), waits.map(({ name, colour }) => ({ name, colour })));
-  const rounds = (sample) => sample.lengths.slice(0, -1).reduce((sum, count) => sum + count, 0);
-  const perRound = rates(samples, (sample) => sample.drafted).map((value, i) => {
-    const each = rates(samples, rounds)[i];
-    return value === null || !each ? null : value / each;
-  });
+  const drafted = rates(samples, (sample) => sample.rounds_drafted);
+  const inRow = rates(samples, (sample) => sample.depth).map((sum, i) => (drafted[i] ? sum / drafted[i] : null));
   const course = [
-    { name: "draft tokens a round", colour: "k-accent", values: perRound },
-    { name: "most the policy allows", colour: "k-target dashed", values: samples.map((sample) => sample.longest_draft) },
+    { name: "draft tokens in a row", colour: "k-accent", values: inRow },
+    { name: "most the policy allows models", colour: "k-target dashed", values: samples.map((sample) => sample.longest_draft) },
     { name: "sequences running", colour: "k-3", values: samples.map((sample) => sample.running) },
   ];
   overTime($("c-spec"), { times, series: course, from, to, least: 8 });
@@ -216,7 +212,7 @@ function showSpeculation(data) {
   });
   const names = drafterNames(data, state.samples), most = Math.max(1, ...Object.values(data.asked));
   meters($("asked"), names.filter((name) => data.asked[name]).map((name) => ({
-    name, colour: colourOf(names, name), part: data.asked[name] / most, text: `${number((100 * data.asked[name]) / most, 0)} %`,
+    name, colour: classOf(name), part: data.asked[name] / most, text: `${number((100 * data.asked[name]) / most, 0)} %`,
   })));
   if (!total(data.asked)) $("asked").replaceChildren(html("p", { className: "empty", textContent: "Nobody has been asked yet." }));
 }
@@ -281,7 +277,7 @@ function showMatrix(data) {
       html("td", { className: "plain", textContent: number(request.tokens / Math.max(1, request.stats.rounds), 2) }), ...cells);
   });
   if (!rows.length) return empty($("matrix"), "No request has been seen yet.");
-  table($("matrix"), ["Request", "", "Length", ...names], rows);
+  table($("matrix"), ["Request", "State", "Length", ...names], rows);
   $("matrix").querySelector("th:nth-child(2)").className = "when";
   if (focused) document.querySelector(`[data-trace="${CSS.escape(focused)}"]`)?.focus();
 }

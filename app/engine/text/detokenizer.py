@@ -33,6 +33,10 @@ class TextStream:
         """Return each token's own delta; a character belongs to the token that completes it."""
         return [self._take(token) for token in tokens]
 
+    def after(self, tokens: Sequence[int]) -> str:
+        """Return how the text would go on with these tokens, without taking them."""
+        return self._tokenizer.decode([*self._seen, *self._held, *tokens])[len(self._seen_text) :]
+
     def flush(self) -> str:
         return self._advance(self._tokenizer.decode(self._seen + self._held)) if self._held else ""
 

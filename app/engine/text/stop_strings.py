@@ -32,6 +32,10 @@ class AnswerStream:
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         return [self._release(piece) for piece in self._text.pieces(tokens)]
 
+    def after(self, tokens: Sequence[int]) -> str:
+        """Return how the text would go on with these tokens, stop strings apart."""
+        return self._text.after(tokens)
+
     def flush(self) -> str:
         text = self._release(self._text.flush())
         held, self._held = self._held, ""

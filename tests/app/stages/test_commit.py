@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.messages import TARGET, DrafterCounts, Event, FinishReason, Stats
+from app.messages import TARGET, DrafterCounts, Event, FinishReason, Rejected, Stats
 from app.stages.commit import conclude, event_of
 from app.state import Sequence, Tree, Verdict
 from tests import fakes
@@ -68,6 +68,26 @@ def test_an_event_ends_at_an_end_token_or_at_max_tokens(tokens, room, committed,
     assert (event.tokens, event.finish_reason) == (committed, reason)
     assert len(event.proposers) == len(committed)
     assert event.stats.accepted == min(2, len(committed))
+
+
+# a right chain 1, 2; beside its first node a wrong branch 5, 6 that forks into 7; behind it a wrong 3, 4
+BY = [("a",), ("b", "a"), *[("c",)] * 5]
+TREE = Tree([1, 5, 2, 6, 3, 7, 4], [0, 0, 1, 2, 3, 2, 5], [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3], BY)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room", "rejected"),
+    [
+        ([1, 2, 8], 9, [Rejected(place=0, drafter="b", tokens=(5, 6)), Rejected(place=2, drafter="c", tokens=(3, 4))]),
+        ([1, 2, 8], 2, [Rejected(place=0, drafter="b", tokens=(5, 6))]),
+        ([1, 2, 3], 9, [Rejected(place=0, drafter="b", tokens=(5, 6))]),  # 3 left the pass early: it was not wrong
+    ],
+)
+def test_wrong_branches_are_named_on_request(tokens, room, rejected):
+    conclusion = conclude(state(10, 10 - room), Verdict([1, 3], tokens))
+    event = event_of(conclusion, Stats(), TREE, Verdict([1, 3], tokens), now_s=0.0, with_rejected=True)
+    assert sorted(event.rejected, key=lambda one: one.place) == rejected
+    assert event_of(conclusion, Stats(), TREE, Verdict([1, 3], tokens), now_s=0.0).rejected == ()
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -83,6 +83,8 @@ def test_rounds_and_steps(counted: Counted) -> None:
     assert sum(counted.by_label("rounds_at_load").values()) == rounds
     drafted = sum(stats.drafted for stats in counted.stats)
     assert sum(counted.by_label("draft_tokens_at_load").values()) == drafted
+    in_a_row = counted.sums["draft_depth_tokens", ()][0]
+    assert counted.sums["rounds_drafted", ()][0] < in_a_row < drafted  # trees have side branches
     steps, sequences = counted.histogram("step_sequences")
     assert counted.histogram("step_seconds")[0] == steps == counted.histogram("step_packed_tokens")[0]
     assert sequences >= rounds and steps < rounds  # some steps had several sequences

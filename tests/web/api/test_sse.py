@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 import web.api.sse
 from app.engine.text.tokenizer import Tokenizer
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import ScriptedVerifier
+from tests.web.doubles import WRONG, ScriptedVerifier
 from tests.web.events import ServerEvent, parse, parse_text
 from web.factory import create_app
 from workers.deployment import Deployment
@@ -58,6 +58,20 @@ def test_a_stream_resumes_at_any_offset_with_the_same_text(client: FlaskClient, 
         assert text_of(events) == "".join(pieces[offset:])
         assert events[-1].data == result
         assert [token for event in events[:-1] for token in event.data["tokens"]] == result["token_ids"][offset:]
+
+
+def test_rejected_guesses_come_on_request_with_their_text(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    body = {"prompt": "Hi", "stream": True, "max_tokens": 9}
+    response = client.post("/api/generate", json=body)
+    assert not any("rejected" in event.data for event in parse_text(response.text))
+    response = client.post("/api/generate", json={**body, "speculation": {"rejected": True}})
+    first, *_ = parse_text(response.text)
+    (guess,) = first.data["rejected"]
+    assert (guess["place"], guess["drafter"]) == (2, "smol-general")
+    assert guess["tokens"] == [WRONG, first.data["tokens"][2]] and guess["text"] == " the" + first.data["pieces"][2]
+    assert text_of(parse_text(response.text)) == TEXT[: len(text_of(parse_text(response.text)))]
+    cut, *_ = streamed(client, f"{response.headers['Location']}/stream?offset=1")
+    assert cut.data["rejected"] == [{**guess, "place": 1}]
 
 
 def test_the_last_event_id_counts_more_than_the_url(client: FlaskClient, verifier: ScriptedVerifier) -> None:

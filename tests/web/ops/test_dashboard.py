@@ -8,7 +8,19 @@ from flask.testing import FlaskClient
 
 from app.config import Settings
 from app.counters import Counters
-from app.metrics import ACCEPTED, ACCEPTED_LENGTH, ASKED, AT_LOAD, DRAFTED, DRAFTED_AT_LOAD, ENDED, FIRST_TOKEN, TOKENS
+from app.metrics import (
+    ACCEPTED,
+    ACCEPTED_LENGTH,
+    ASKED,
+    AT_LOAD,
+    DRAFT_DEPTH,
+    DRAFTED,
+    DRAFTED_AT_LOAD,
+    ENDED,
+    FIRST_TOKEN,
+    ROUNDS_DRAFTED,
+    TOKENS,
+)
 from app.store.shared_stats import StatsExchange
 from app.store.traces import Trace, TraceSpan
 from tests.web.browser import Browser
@@ -49,12 +61,14 @@ def busy(deployment: Deployment, drafter: str = "lookup") -> None:
     counters.count(AT_LOAD, "1", by=40)
     counters.count(DRAFTED_AT_LOAD, "1", by=60)
     counters.count(ENDED, "length")
+    counters.count(ROUNDS_DRAFTED, by=20)
+    counters.count(DRAFT_DEPTH, by=40)
     for length in (1, 3):
         counters.observe(ACCEPTED_LENGTH, length)
     counters.observe(FIRST_TOKEN, 0.2)
     exchange.close()
     deployment.history.add(sample(read_state(deployment), now_s))
-    stats = {"rounds": 2, "by_drafter": {drafter: {"drafted": 8, "accepted": 6}}}
+    stats = {"rounds": 2, "by_drafter": {drafter: {"drafted": 8, "accepted": 8}}}
     facts = {"created_s": now_s - 2.0, "tokens": 8, "reason": "", "stats": stats}
     spans = [
         TraceSpan(now_s - 1.5, now_s - 1.0, "verify", "verify-1", 2),
@@ -113,7 +127,11 @@ def test_the_page_shows_the_deployment_at_work(window: Browser, server: Server, 
     cells = page.run("return [...document.querySelectorAll('#positions tbody tr *')].map((e) => e.textContent)")
     assert cells == ["lookup", "75", "25"]
     assert page.run("return document.querySelectorAll('#c-rate .area').length") == 2
-    assert "75 %" in page.run("return document.querySelector('#matrix td[data-tip]').dataset.tip")
+    drafts = page.run("return document.querySelector('#c-spec svg').getAttribute('aria-label')")
+    assert drafts == "Now: draft tokens in a row 2, most the policy allows models 8, sequences running 1"
+    assert page.run("return document.querySelector('#l-rate li:nth-child(2) .key').className") == "key k-0"
+    assert "[object" not in page.text("main")
+    assert "100 %" in page.run("return document.querySelector('#matrix td[data-tip]').dataset.tip")
     assert "abcdef123456: runs, 8 tokens in 2 rounds" in page.text("#line-about")
     lanes = page.run("return [...document.querySelectorAll('.lanes span')].map((e) => e.textContent)")
     assert lanes == ["verify-1", "fuse-1", "waiting"]
@@ -185,7 +203,7 @@ def test_the_dashboard_fits_every_screen(
         page.wait(lambda: page.run("return document.querySelectorAll('.plot .bar').length"))
         assert page.run("return document.documentElement.scrollWidth") <= width
         assert page.run(LOWEST_CONTRAST) >= 4.5
-        names = "[...document.querySelectorAll('button, input, [role=region], svg[role=img]')].map((e) => "
+        names = "[...document.querySelectorAll('button, input, th, [role=group], svg[role=img]')].map((e) => "
         names += (
             "e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.textContent || e.labels?.length)"
         )
