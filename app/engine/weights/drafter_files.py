@@ -9,7 +9,7 @@ import tokenizers
 
 from app.config import Settings
 from app.engine.weights.fingerprint import weight_files
-from app.engine.weights.resolve import GGUF_SUFFIX, check_gguf, drafter_folder
+from app.engine.weights.resolve import GGUF_SUFFIX, check_gguf, drafter_folder, refusing
 from app.errors import ModelRefused
 
 TOKENIZER, CARD = "tokenizer.json", "drafter.json"
@@ -32,19 +32,19 @@ def drafters_problems(settings: Settings, target: Path) -> list[str]:
 def drafter_problem(name: str, target: Path) -> str | None:
     """Explain the problem of a drafter (a name in drafters/, a folder or a GGUF file); None if there is none."""
     place = drafter_folder(name)
+    is_file = place.suffix == GGUF_SUFFIX
+    if not is_file and not ((place / "config.json").is_file() and weight_files(place)):
+        return f"drafter {name!r} is neither in drafters/ nor a GGUF file nor a folder with config.json and weights"
     try:
-        if place.suffix == GGUF_SUFFIX:
-            check_gguf(place)
-        elif not (place / "config.json").is_file() or not weight_files(place):
-            return f"drafter {name!r} is neither in drafters/ nor a GGUF file nor a folder with config.json and weights"
-        else:
-            _read(place / "config.json")
-            _check_whole(place)
-        return (why := mismatch(place, target)) and f"{name} {why}"
+        with refusing(place):
+            if is_file:
+                check_gguf(place)
+            else:
+                _read(place / "config.json")
+                _check_whole(place)
+            return (why := mismatch(place, target)) and f"{name} {why}"
     except ModelRefused as error:
         return str(error)
-    except Exception as error:  # of the tokenizers' library, among others
-        return f"{name} cannot be read: {error}"
 
 
 def mismatch(drafter: Path, target: Path) -> str | None:

@@ -85,13 +85,14 @@ def _from_hub(name: str, folder: Path, progress: Progress) -> Path:
     """Fetch what lacks; where the hub cannot be reached, a folder that was fetched before will do."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()  # a bar a file; ours is one line
     progress(f"fetching {name} from the hub")
     fetch = partial(snapshot_download, name, local_dir=folder, allow_patterns=HUB_FILES)
     try:
-        whole = sum(file.file_size for file in fetch(dry_run=True) if file.will_download)
+        files: Any = fetch(dry_run=True)
+        whole = sum(file.file_size for file in files if file.will_download)
         before, ended = _bytes_in(folder), Future[str]()
         Thread(target=_fulfil, args=(ended, fetch), daemon=True).start()  # an interrupt must not wait for it
         while not wait([ended], FETCH_LOOK_S).done:

@@ -79,11 +79,11 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
     for broken in ("config.json", "drafter.json"):
         (drafter / "tokenizer.json").unlink(missing_ok=True)
         (drafter / broken).write_text("{")
-        assert "cannot be read" in _found(wrong, "drafters:").text
+        assert "cannot be loaded: JSONDecodeError" in _found(wrong, "drafters:").text
         (drafter / broken).write_text("{}")
     (drafter / "tokenizer.json").write_text("a")
     (drafter / "config.json").write_text("[" * 100_000)
-    assert "cannot be read: maximum recursion" in _found(wrong, "drafters:").text
+    assert "cannot be loaded: RecursionError: maximum recursion" in _found(wrong, "drafters:").text
 
 
 def test_folder_that_cannot_be_written_to_fails(settings: Settings, tmp_path: Path) -> None:
