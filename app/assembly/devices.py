@@ -143,7 +143,7 @@ def _wants_gpu(settings: Settings) -> bool:
 
 def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     torch.set_num_threads(settings.verify_threads)
-    STARTING.info("reading the target's weights")
+    STARTING.info("reading weights")
     model = load(folder, settings.weights, settings.home, settings.activations)
     leave_cores_to(model)
     pages = -(-longest // PAGE_TOKENS)
@@ -162,7 +162,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     from app.engine.gpu.memory import DeviceMemory, free_for_pages
     from app.engine.gpu.runner import DeviceRunner
 
-    STARTING.info("reading the target's weights")
+    STARTING.info("reading weights")
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
 
     def rehearsed(size: int) -> DeviceRunner:

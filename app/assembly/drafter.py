@@ -67,7 +67,7 @@ def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
 def _drafter(folder: Path, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": PAGE_TOKENS}
     device = draft_device(settings)
-    STARTING.info("reading the weights of the drafter %s", folder.name)
+    STARTING.info("reading weights of %s", folder.name)
     with refusing(folder):
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)

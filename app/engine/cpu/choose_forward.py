@@ -37,7 +37,7 @@ def choose_forward(
     used afterwards. Raises ModelRefused for a model that ignores the attention interface, NoIntegerProducts for int8
     activations of an unfused one.
     """
-    STARTING.info("comparing the model's own modules with the compiled forward")
+    STARTING.info("comparing with its modules")
     model.eval()
     model.requires_grad_(False)
     modules = model.state_dict()

@@ -40,7 +40,7 @@ def load(
         file = home / "known" / f"{digest(found.folders, weights=wanted, activations=activations)}.json"
         if (known := recall(file, weights, wanted, activations)) is not None:
             return known
-    STARTING.info("building the model's own modules, to compare")
+    STARTING.info("reading modules to compare")
     from app.engine.cpu.choose_forward import (
         choose_forward,  # transformers takes seconds to import, and mostly need not be
     )

@@ -96,7 +96,7 @@ def load_best_form(
     if isinstance(first.model, FusedForward):
         whole = linear_bytes(Stored(target), target_weights)
         cost, least = first.model.weight_bytes / whole, linear_bytes(weights, FEWEST) / whole
-        STARTING.info("choosing the form of the weights of the drafter %s", folder.name)
+        STARTING.info("choosing the form of the weights of %s", folder.name)
         prompts = _prompts(Tokenizer(target), first.max_context - ANSWER)
         followed = answers(first, prompts)
         chance = _mean([guess.confidence for answer in followed for guess in answer])

@@ -53,7 +53,7 @@ def measured(
     file = _file(folder, settings)
     kept = read_cached(file, _build)
     if kept is None:
-        STARTING.info("warming up: measuring the target's steps")
+        STARTING.info("warming up: timing steps")
         if device == "cpu":
             costs = measure_costs(runner, vocab_size, context_tokens)
         else:
