@@ -56,7 +56,7 @@ def mismatch(drafter: Path, target: Path) -> str | None:
     recorded, ours, theirs = card.get("tokenizer_sha256"), drafter / TOKENIZER, target / TOKENIZER
     if recorded is not None and theirs.is_file():
         return None if recorded == _sha256(theirs) else "was made for another tokenizer"
-    if not target.exists():
+    if target.suffix != GGUF_SUFFIX and not theirs.is_file():
         return None
     if not is_file and not ours.is_file():
         own, most = _read(drafter / "config.json").get("vocab_size", 0), _vocab_size(target)

@@ -42,6 +42,8 @@ def test_a_drafter_fits_by_its_tokens_whatever_its_files(target: Path, tmp_path:
     for drafter, of in ((other, target), (target, other), (other, fitting)):
         problem = drafter_problem(str(drafter), of)
         assert problem is not None and f"{drafter} has another vocabulary than the target: its token 0 is" in problem
+    (fitting / "tokenizer.json").unlink()
+    assert drafter_problem(str(other), fitting) is None, "the target is refused for that, or not fetched yet"
     assert drafter_problem("smol-general", target) == f"smol-general has 49152 token ids, the target {len(words)}"
 
 
