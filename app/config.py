@@ -120,7 +120,7 @@ class Settings(BaseModel):
     served_name: str | None = Field(
         None,
         pattern=r"^[\w./:-]{1,200}$",
-        description="name that clients give the target; absent: the last part of PACELINE_MODEL",
+        description="name that clients give the target; absent: a GGUF file's own, or the last part of PACELINE_MODEL",
     )
     weights: Annotated[WeightsAs, NO_INT8] = Field(
         "stored", description="of the target: as its file has them, or rounded when loaded, a target of its own"
@@ -138,7 +138,7 @@ class Settings(BaseModel):
     )
     drafters: Annotated[tuple[str, ...], OR_NONE] = Field(
         default_factory=_drafters_of_plan,
-        description="model drafters: in drafters/, folders, or none; absent: as the plan has it",
+        description="model drafters: in drafters/, folders, GGUF files, or none; absent: as the plan has it",
     )
     phrases: str = Field("smol-phrases", description="store of a target's text to look up in: in drafters/, or none")
     node: str | None = Field(None, description="name of this worker's node, e.g. verify-1; required by workers")

@@ -23,6 +23,8 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 # A caller may choose a task's id: it must neither begin a line nor move a terminal's cursor.
 ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")  # these log a line for each doorbell or tick
+STARTING = logging.getLogger("starting")  # what a process does before it serves: `up` shows its last line
+STAGE_LOGGERS = (STARTING.name, "kernels.jit")  # of such lines
 AGAIN_S = 60.0  # after which a traceback is written again
 COUNTED_S = 1.0  # between two lines that count it
 MOST_SEEN = 100  # tracebacks

@@ -17,7 +17,7 @@ from collections.abc import Sequence as Listed
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, THREAD_ENVIRONMENT, Settings
+from app.config import THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
@@ -31,7 +31,7 @@ from app.engine.weights.resolve import target_folder
 from app.state import BatchEntry, Tree
 from bench.help import Defaults, count
 from bench.help import parser as parser_of
-from bench.report_header import heading, write_report
+from bench.report_header import RESULTS, heading, write_report
 from bench.stats import median
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.integer_tile import instructions
@@ -70,7 +70,7 @@ def main(argv: Listed[str] | None = None) -> int:
         **{"roofline": roofline, "split": split, "products": products}[args.part](args),
     }
     names = {"roofline": f"floor-{weights}", "split": f"step-split-{weights}", "products": "products"}
-    out = args.out or ROOT / "bench" / "results" / f"{names[args.part]}.json"
+    out = args.out or RESULTS / f"{names[args.part]}.json"
     write_report(out, figures)
     print(json.dumps(figures, indent=2))
     return 0

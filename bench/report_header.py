@@ -12,10 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from app.config import ROOT, Settings
+from app.config import STATE, Settings
 from app.system import processor
 
-RESULTS = ROOT / "bench" / "results"
+RESULTS = STATE / "results"  # git ignores it: a run must not write over a figure that a page cites
 COUNTED = ("torch", "transformers", "celery", "redis")  # packages whose versions change figures
 
 
@@ -36,14 +36,15 @@ def heading(command: str, argv: Listed[str] | None) -> dict[str, Any]:
 
 
 def add_out(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the option of the report's file, `NAME.json` among the results by default."""
+    """Add the option of the report's file; bench/results has those that pages cite."""
     parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file to write")
 
 
 def write_report(out: Path, report: dict[str, Any]) -> None:
-    """Write a report as JSON; make its folder."""
+    """Write a report as JSON, and say where; make its folder."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written: {out}", flush=True)
 
 
 def machine() -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 Measures tokens/s and time to first token with speculation on and off at several concurrencies, in one process and
 through a whole deployment (Celery, Redis, web), and on against off for each prompt domain. Every run's tokens are
-compared: a figure with other tokens is no figure. Bars are printed beside what was measured.
+compared: a figure with other tokens is no figure.
 """
 
 import argparse
-import json
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -41,9 +40,25 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
     finally:
         if url:
             stop_server()
+    print("\n".join(lines(figures)))
     write_report(args.out, figures)
-    print(json.dumps(figures, indent=2))
     return 0
+
+
+def lines(figures: Figures) -> Iterator[str]:
+    """Show the medians and ratios; the report has the rest."""
+    for n, found in figures["concurrency"].items():
+        yield f"\n{n} at once      tokens/s   first token"
+        yield from (
+            f"  {name:13s} {found[name]['tokens_per_s']:7.1f} {found[name]['ttft_s']:9.3f} s"
+            for name in found
+            if name != "ratios"
+        )
+        yield from (f"  {name}: {one['mean']:.2f}{_bound(one)}" for name, one in found["ratios"].items())
+
+
+def _bound(one: dict[str, float]) -> str:
+    return f" (at least {one['lower']:.2f}, 95 %)" if one["pairs"] > 1 else " (one pair: no bound)"
 
 
 def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Namespace:

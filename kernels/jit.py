@@ -6,6 +6,8 @@ only the outermost function's file.
 
 import fcntl
 import hashlib
+import itertools
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +23,11 @@ from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 
+log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 COMPILE_S = 120.0  # longest wait for another process that compiles the same: it may be frozen
 POLL_S = 0.05
+_numbers = itertools.count(1)  # of the kernels that this process compiles
 GIVEN: str | None = vars(numba.config)["CACHE_DIR"]  # as the environment has it; `entry` sets it anew
 
 
@@ -35,8 +39,7 @@ def entry(function: F) -> F:
     folder = _cache()
     vars(numba.config)["CACHE_DIR"] = str(folder)
     compiled = numba.njit(nogil=True, cache=True)(function)
-    files = vars(compiled)["_cache"]._cache_file
-    files.save = one_at_a_time(folder / "lock", files.save)
+    _watch(vars(compiled)["_cache"], folder, function)
     vars(compiled)["compile"] = compiled_once(folder / f"{function.__qualname__}.lock", compiled.compile)
     return cast(F, compiled)
 
@@ -56,8 +59,7 @@ class Native:
         compiled = CFunc(self._function, sigutils.normalize_signature(self._signature), {}, {"nogil": True})
         cache = _NamedCache(self._function)
         vars(compiled)["_cache"] = cache
-        files = cache._cache_file
-        vars(files)["save"] = one_at_a_time(folder / "lock", files.save)
+        _watch(cache, folder, self._function)
         compiled_once(folder / f"{self._function.__qualname__}.lock", compiled.compile)()
         self._code = compiled
         address = compiled.address
@@ -70,6 +72,20 @@ class _NamedCache(FunctionCache):
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return sig, codegen.magic_tuple(), self._py_func.__qualname__
+
+
+def _watch(cache: FunctionCache, folder: Path, function: Callable[..., Any]) -> None:
+    """Let one process at a time write to the cache, and log what is not in it yet."""
+    files, load = cache._cache_file, cache.load_overload
+    vars(files)["save"] = one_at_a_time(folder / "lock", files.save)
+
+    def loaded(*args: Any) -> Any:
+        found = load(*args)
+        if found is None:
+            log.info("compiling kernel %d: %s", next(_numbers), function.__qualname__)
+        return found
+
+    vars(cache)["load_overload"] = loaded
 
 
 def one_at_a_time(lock: Path, save: Callable[..., None]) -> Callable[..., None]:
@@ -98,12 +114,15 @@ def _held(lock: Path) -> Iterator[None]:
         yield
         return
     with file:
-        deadline = time.monotonic() + COMPILE_S
+        deadline, is_first = time.monotonic() + COMPILE_S, True
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                if is_first:
+                    log.info("waiting for another process that compiles %s", lock.stem)
+                is_first = False
                 time.sleep(POLL_S)
             except OSError:  # a disk without locks
                 break

@@ -17,7 +17,7 @@ from app.assembly.fuser import model_free_names
 from app.config import Settings
 from app.counters import Counters
 from app.engine.text.tokenizer import Tokenizer
-from app.engine.weights.resolve import drafter_folder, refusing, resolve
+from app.engine.weights.resolve import drafter_name, refusing, resolve
 from app.errors import InvalidRequest, QueueFull, StoreUnavailable
 from app.logs import of
 from app.messages import (
@@ -160,7 +160,7 @@ class Deployment:
 
     def _drafters(self) -> set[str]:
         alive = {name for node in self.nodes.live("draft") for name in node.info.get("drafters", ())}
-        named = {drafter_folder(name).name for name in self.settings.drafters}
+        named = {drafter_name(name) for name in self.settings.drafters}
         return alive | named | set(model_free_names(self.settings, self.tokenizer))
 
     def place(self, request_id: str, target: str = "") -> None:

@@ -28,6 +28,7 @@ from app.engine.kv.sizing import (
 from app.engine.weights.resolve import drafter_folder
 from app.engine.weights.tensors import end_loading
 from app.errors import InstanceError, ModelRefused
+from app.logs import STARTING
 from app.placement.partition import Partition, cores, divided_cores, units_of
 from app.placement.splits import PreparedSplits
 from app.policy import MOST_BATCH_TOKENS
@@ -142,6 +143,7 @@ def _wants_gpu(settings: Settings) -> bool:
 
 def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     torch.set_num_threads(settings.verify_threads)
+    STARTING.info("reading weights")
     model = load(folder, settings.weights, settings.home, settings.activations)
     leave_cores_to(model)
     pages = -(-longest // PAGE_TOKENS)
@@ -160,6 +162,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
     from app.engine.gpu.memory import DeviceMemory, free_for_pages
     from app.engine.gpu.runner import DeviceRunner
 
+    STARTING.info("reading weights")
     weights = load_weights(folder, device, getattr(torch, settings.gpu_dtype))
 
     def rehearsed(size: int) -> DeviceRunner:
@@ -172,6 +175,7 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
             longest_tokens=longest,
             max_sequences=max_sequences(settings),
         )
+        STARTING.info("warming up")
         runner.rehearse(MOST_BATCH_TOKENS)
         return runner
 

@@ -15,11 +15,11 @@ from app.drafter.replicas import Fetch
 from app.drafter.token_fusion import TokenFusion
 from app.engine.drafters.forms import load_best_form
 from app.engine.drafters.guesser import ModelGuesser
-from app.engine.drafters.loader import card_of
 from app.engine.kv.sizing import PAGE_TOKENS
-from app.engine.text.tokenizer import tokenizer_sha256
-from app.engine.weights.resolve import drafter_folder, refusing, target_folder
+from app.engine.weights.drafter_files import drafter_problem
+from app.engine.weights.resolve import refusing, resolve_drafter, target_folder
 from app.errors import ModelRefused
+from app.logs import STARTING
 
 if TYPE_CHECKING:
     from app.engine.gpu.guesser import DeviceGuesser
@@ -48,8 +48,11 @@ def load_guessers(settings: Settings) -> dict[str, AnyGuesser]:
         log.warning('two processes take turns on one GPU; a plan of placement = "together" has one for both')
     torch.set_num_threads(settings.draft_threads)
     target = target_folder(settings)
-    found = dict(_drafter(name, settings, target) for name in settings.drafters)
-    forget_files(target, *map(drafter_folder, settings.drafters))
+    if problems := [problem for name in settings.drafters if (problem := drafter_problem(name, target))]:
+        raise ModelRefused("; ".join(problems))
+    folders = [resolve_drafter(name, settings.home, log.info) for name in settings.drafters]
+    found = dict(_drafter(folder, settings, target) for folder in folders)
+    forget_files(target, *folders)
     leave_cores_to(*(guesser.model for guesser in found.values() if isinstance(guesser, ModelGuesser)))
     return found
 
@@ -61,24 +64,14 @@ def drafters_over(guessers: Mapping[str, AnyGuesser]) -> list[ModelDrafter]:
     ]
 
 
-def _drafter(name: str, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
-    folder = drafter_folder(name)
-    if not (folder / "config.json").exists():
-        raise ModelRefused(f"drafter {name!r} does not exist: {folder} has no config.json")
+def _drafter(folder: Path, settings: Settings, target: Path) -> tuple[str, AnyGuesser]:
     memory = {"kv_bytes": DRAFT_KV_BYTES, "page_tokens": PAGE_TOKENS}
     device = draft_device(settings)
+    STARTING.info("reading weights of %s", folder.name)
     with refusing(folder):
-        _check_tokenizer(folder, target)
         if device.type == "cuda":
             dtype = getattr(torch, settings.gpu_dtype)
             from app.engine.gpu.guesser import load_device_guesser  # with Triton, which a CPU needs none of
 
             return folder.name, load_device_guesser(folder, target, device, dtype, **memory)
         return folder.name, load_best_form(folder, target, settings.weights, **memory, home=settings.home)
-
-
-def _check_tokenizer(folder: Path, target: Path) -> None:
-    card = card_of(folder)
-    found = card.get("tokenizer_sha256") if card else tokenizer_sha256(folder)
-    if found != tokenizer_sha256(target):
-        raise ModelRefused(f"the drafter in {folder} has another tokenizer than the target")

@@ -14,14 +14,14 @@ from pydantic.fields import FieldInfo
 
 from app.cli.run import Commands
 from app.config import FILE_VARIABLE, THREAD_ENVIRONMENT, Settings, as_text, find_file, read_file, variable
-from app.plans import Plan
+from app.plans import PARTS, Plan
 from app.redis_url import without_password
 from app.variables import GROUPS, OTHERS, PROCESS, SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """Describe one variable; `source` is default, environment, or the path of the file."""
+    """Describe one variable; `source` is default, environment, the plan, or the path of the file."""
 
     name: str  # the environment variable
     group: str
@@ -33,7 +33,7 @@ class SettingInfo:
 
 
 TEXT = """\
-List every setting with its unit, default, present value and where that is from, and its effect.
+List every setting by topic: its present value, where that is from, its default, unit and effect; then the plan's parts.
 
 The environment beats the file. The file is TOML with the settings' names as keys, for example:
 
@@ -62,17 +62,42 @@ def _run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(json.dumps([asdict(info) for info in found], indent=1))
         return 0
     for group, title in GROUPS.items():
-        print(f"{title}\n", *(_lines(info) for info in found if info.group == group), "", sep="\n")
-    changes = ", ".join(f"{name} {as_text(value)}" for name, value in settings.plan.changes().items())
-    print(f"plan: {settings.plan.name}{f', but {changes}' if changes else ''}")
-    print(f"file of settings: {find_file(os.environ) or 'none'}")
+        print(title)
+        for info in (info for info in found if info.group == group):
+            if (section := SECTIONS.get(info.name)) is not None:
+                print(f"\n {section}\n")
+            print(_lines(info))
+        print()
+    print(f"Parts of the plan {settings.plan.name}: PACELINE_PLAN or --plan names another, or a file with changes\n")
+    changed = settings.plan.changes()
+    for name in sorted(PARTS):
+        print(f"  {name} = {as_text(getattr(settings.plan, name))}{'  (changed)' if name in changed else ''}")
+    print(f"\nfile of settings: {find_file(os.environ) or 'none'}")
     return 0
 
 
 def _lines(info: SettingInfo) -> str:
-    default = "absent" if info.default is None else info.default or "''"
-    now = "" if info.source == "default" else f"; now {info.value}, from {info.source}"
-    return f"  {info.name}  ({info.unit}; default {default}{now})\n      {info.effect}"
+    if info.value is None:
+        return f"  {info.name} is not set  ({info.unit})\n      {info.effect}"
+    source = info.source
+    if source != "default":
+        source = f"from {source}" + ("" if info.default is None else f", default {info.default or repr('')}")
+    return f"  {info.name} = {info.value or repr('')}  ({source}; {info.unit})\n      {info.effect}"
+
+
+SECTIONS = {  # by the first of each, in the order of `Settings`
+    variable(first): title
+    for first, title in {
+        "home": "Files and Redis",
+        "model": "The target",
+        "plan": "Speculation",
+        "node": "A worker's place",
+        "keys": "The web server, and who may call",
+        "max_prompt_tokens": "Requests",
+        "lease_s": "Workers: leases, cores, memory",
+        "steer_log": "Logs and traces",
+    }.items()
+}
 
 
 UNITS = {  # by the end of a number's name
@@ -101,6 +126,8 @@ def list_settings(environ: Mapping[str, str] | None = None) -> list[SettingInfo]
     found = []
     for name, field in Settings.model_fields.items():
         source = "environment" if name in given else str(file) if name in in_file else "default"
+        if source == "default" and name in PARTS:
+            source = f"the plan {settings.plan.name}"
         default = _text(None if field.default_factory else field.default)
         value = _masked(_text(getattr(settings, name)))
         found.append(

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from app.config import FILE_VARIABLE, IS_CLONE, ROOT, THREAD_ENVIRONMENT, Settings, find_file
 from app.errors import InstanceError, InvalidSettings, validation_message
 from app.local.doctor import Level, examine
-from app.local.health import Health, check
+from app.local.health import RATE_S, Health, check
 from app.local.instance import DEFAULT, Instance, State, find, running
 from app.local.ports import is_loopback
 from app.local.progress_line import ProgressLine
@@ -66,7 +67,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     down = _command(commands, "down", _down, "stop a running instance")
     down.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     down.add_argument("--all", action="store_true", help="every instance of this installation")
-    status = _command(commands, "status", _status, "show what runs, and whether it is well")
+    status = _command(commands, "status", _status, "show what runs, its load and memory, and whether it is well")
     status.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     shape = status.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object, with the password of Redis")
@@ -212,10 +213,18 @@ def _print_health(health: Health, queue: str) -> None:
     if health.url is None:
         print(f"{health.instance}: not running")
         return
-    print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}")
+    up = "" if health.up_s is None else f", up {timedelta(seconds=int(health.up_s))}"
+    print(f"{health.instance}: {'ready' if health.ready else 'not ready'} at {health.url}{up}")
+    if health.model is not None:
+        print(f"  model {health.model}, plan {health.plan or 'not known yet'}")
+    if (load := health.load) is not None:
+        right = "" if load.acceptance is None else f", {load.acceptance:.0%} of draft tokens right"
+        print(f"  requests: {load.running} running, {load.waiting} waiting, {load.done} done")
+        print(f"  {load.tokens_per_s} tokens/s in the last {RATE_S} s, {load.tokens} tokens in all{right}")
     print(f"  Redis: {without_password(health.redis_url or '')}, tasks go to its queue {queue!r}")
     for role, pids in health.processes.items():
-        print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}")
+        memory = f"  {size / 2**20:.0f} MiB" if (size := health.memory_bytes.get(role)) else ""
+        print(f"  {role:<8}{', '.join(map(str, pids)) or '-'}{memory}")
     drafters = {name: form for node in health.nodes.values() for name, form in node.get("weights", {}).items()}
     for name, form in sorted(drafters.items()):
         print(f"  drafter {name!r}: weights {form!r}")

@@ -1,7 +1,5 @@
 """`paceline doctor`: check an installation for each known problem. Leaves nothing changed."""
 
-import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -11,22 +9,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 
 from app.api_keys import read_keys
 from app.config import IS_CLONE, ROOT, Settings
 from app.engine.kv.sizing import CPU_PART, available_bytes
-from app.engine.weights.fingerprint import weight_files
+from app.engine.weights.drafter_files import drafters_problems
 from app.engine.weights.resolve import (
     FREE_BYTES,
+    GGUF_SUFFIX,
     KNOWN,
     MANIFEST,
     check_folder,
+    check_gguf,
     damaged,
-    drafter_folder,
     fetched_folder,
+    place_of,
 )
 from app.errors import KeysUnreadable, PacelineError
 from app.local.health import check
@@ -165,8 +164,11 @@ def _redis(settings: Settings, instance: Instance) -> Finding:
 
 def _model(settings: Settings, instance: Instance) -> Finding:
     if settings.model not in KNOWN:
-        check_folder(Path(settings.model).expanduser())
-        return Finding(Level.OK, f"model folder {settings.model}")
+        if (place := place_of(settings)).suffix == GGUF_SUFFIX:
+            check_gguf(place)
+        else:
+            check_folder(place)
+        return Finding(Level.OK, f"model {settings.model}")
     folder = fetched_folder(settings.model, settings.home)
     if not _is_fetched(settings):
         return Finding(Level.OK, f"model {settings.model} is not fetched yet; `up` fetches it")
@@ -177,8 +179,7 @@ def _model(settings: Settings, instance: Instance) -> Finding:
 
 
 def _drafters(settings: Settings, instance: Instance) -> Finding:
-    target = fetched_folder(settings.model, settings.home) if settings.model in KNOWN else Path(settings.model)
-    if found := drafters_problems(settings, target):
+    if found := drafters_problems(settings, place_of(settings)):
         return Finding(Level.FAIL, f"drafters: {'; '.join(found)}", "name other drafters, or none")
     return Finding(Level.OK, f"drafters: {', '.join(settings.drafters) or 'none'}, with the target's tokenizer")
 
@@ -249,52 +250,3 @@ CHECKS: tuple[Check, ...] = (
     _instance,
     _processor,
 )
-
-
-def drafters_problems(settings: Settings, target: Path) -> list[str]:
-    """List the problems of the drafters that the settings name, by variable.
-
-    `target`: the model's folder; if it does not exist, tokenizers are not compared.
-    """
-    found = [problem for name in settings.drafters if (problem := drafter_problem(name, target))]
-    problems = [f"PACELINE_DRAFTERS: {'; '.join(found)}"] if found else []
-    if settings.phrases != "none" and not (drafter_folder(settings.phrases) / "drafter.json").is_file():
-        problems.append(
-            f"PACELINE_PHRASES: the store of phrases {settings.phrases!r} does not exist; use 'none' to have none"
-        )
-    return problems
-
-
-def drafter_problem(name: str, target: Path) -> str | None:
-    """Explain the problem of a drafter (a name in drafters/ or a folder); None if there is none."""
-    folder = drafter_folder(name)
-    if not (folder / "config.json").is_file() or not weight_files(folder):
-        return f"drafter {name!r} is neither in drafters/ nor a folder with config.json and weights"
-    if not target.is_dir():
-        return None  # no tokenizer to compare with yet
-    try:
-        return _mismatch(name, folder, target)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        return f"{name} cannot be read: {error}"
-
-
-def _mismatch(name: str, folder: Path, target: Path) -> str | None:
-    ours, theirs = (_read(path / "config.json").get("vocab_size", 0) for path in (folder, target))
-    wanted = _sha256(target / "tokenizer.json")
-    if (folder / "tokenizer.json").is_file():
-        return None if _sha256(folder / "tokenizer.json") == wanted else f"{name} has another tokenizer"
-    recorded = _read(folder / "drafter.json").get("tokenizer_sha256")
-    if recorded is not None:
-        return None if recorded == wanted else f"{name} was made for another tokenizer"
-    return None if ours <= theirs else f"{name} has {ours} token ids, the target {theirs}"
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    value = json.loads(path.read_text())
-    return value if isinstance(value, dict) else {}

@@ -13,6 +13,7 @@ from app.local.instance import ROLES, State
 from app.metrics import AUDITS, GROUP
 from app.request import Message
 from app.store.connect import connect
+from app.store.history import History
 from app.store.nodes import Nodes
 from app.store.protocol import Node
 from app.store.shared_stats import SharedStatsStore
@@ -20,6 +21,18 @@ from app.store.shared_stats import SharedStatsStore
 PROGRESS_S = 30.0  # a role without progress for longer hangs; an idle worker makes progress by waking up
 HTTP_TIMEOUT_S = 2.0
 SILENT = "no heartbeat"
+RATE_S = 10  # of samples, one a second
+
+
+class LoadReport(Message):
+    """What the deployment does, by its last sample; `tokens_per_s` over RATE_S."""
+
+    running: int
+    waiting: int
+    done: int
+    tokens: int
+    tokens_per_s: float
+    acceptance: float | None  # of all draft tokens; None: none was verified
 
 
 class Health(Message):
@@ -30,7 +43,12 @@ class Health(Message):
     redis_url: str | None = None
     namespace: str | None = None
     ready: bool = False  # requests are served, as /readyz says; problems may remain
+    model: str | None = None  # as clients call it
+    plan: str | None = None
+    up_s: float | None = None  # since its supervisor began
+    load: LoadReport | None = None
     processes: dict[str, tuple[int, ...]]
+    memory_bytes: dict[str, int] = {}  # by role
     problems: tuple[str, ...] = ()
     nodes: dict[str, dict[str, Any]] = {}  # each live node's own report, e.g. of a verifier's cache
     audits: dict[str, int] = {}  # so far, by result
@@ -42,13 +60,19 @@ def check(instance: str, state: State | None, lease_s: float) -> Health:
         return Health(instance=instance, processes=dict.fromkeys(ROLES, ()), problems=("not running",))
     nodes, found = _examine(state, lease_s)
     serves = not any(problem.startswith(("web:", "redis:")) for problem in found)
+    plans = (node.info.get("plan") for node in nodes if node.kind == "verify")
     return Health(
         instance=state.instance,
         url=state.url,
         redis_url=state.redis_url,
         namespace=state.namespace,
         ready=serves,
+        model=state.model or None,
+        plan=next((plan for plan in plans if isinstance(plan, str)), None),
+        up_s=round(time.time() - state.began_s, 1) if state.began_s else None,
+        load=_load(state),
         processes=_pids(state),
+        memory_bytes={role: sum(one.memory_bytes() for one in state.processes.get(role, ())) for role in ROLES},
         problems=tuple(found),
         nodes={node.name: node.info for node in nodes},
         audits=_audits(state) if nodes else {},
@@ -81,6 +105,32 @@ def web_problem(url: str) -> str | None:
             return f"web: /readyz answers {error.code}"
     except OSError as error:
         return f"web: no answer ({getattr(error, 'reason', error)})"
+
+
+def _load(state: State) -> LoadReport | None:
+    """Return None without a sample."""
+    client = connect(state.redis_url)
+    try:
+        samples = History(client, state.namespace).last(1 + RATE_S)
+    except StoreUnavailable:
+        return None
+    finally:
+        client.close()
+    return load_of(samples) if samples else None
+
+
+def load_of(samples: list[dict[str, Any]]) -> LoadReport:
+    """`samples`: at least one of `web/ops/history.py`, oldest first."""
+    first, last = samples[0], samples[-1]
+    tokens, passed_s = sum(last["tokens"].values()), last["at_s"] - first["at_s"]
+    return LoadReport(
+        running=last["running"],
+        waiting=max(0, last["active"] - last["running"]) + last["depths"].get("room", 0),
+        done=last["ended"],
+        tokens=tokens,
+        tokens_per_s=round((tokens - sum(first["tokens"].values())) / passed_s, 1) if passed_s > 0 else 0.0,
+        acceptance=round(last["accepted"] / last["drafted"], 3) if last["drafted"] else None,
+    )
 
 
 def live(redis_url: str, namespace: str, lease_s: float) -> list[Node]:

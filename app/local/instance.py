@@ -35,6 +35,16 @@ class ProcessId(Message):
     def alive(self) -> bool:
         return _started(self.pid) == self.started
 
+    def memory_bytes(self) -> int:
+        """Return the memory of the process and its children; what several share is divided among them."""
+        own, found = [self.pid], 0
+        for pid in own:
+            with suppress(OSError):  # it has just ended, or this is not Linux
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                found += sum(1024 * int(kib) for kib in re.findall(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE))
+                own += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return found
+
     def worker(self) -> int:
         """Return the process that does this one's work: a fork with its command line, or itself."""
         with suppress(OSError):
@@ -53,6 +63,8 @@ class State(Message):
     url: str
     redis_url: str
     namespace: str
+    model: str = ""  # as clients call it
+    began_s: float = 0.0  # wall clock; 0.0: not known
     ready: bool = False  # it has been ready once; app/local/health.py checks whether it still is
     processes: dict[str, tuple[ProcessId, ...]] = {}  # role to processes
 
@@ -66,6 +78,7 @@ class Instance:
         self.logs = self.folder / "logs"
         self.redis = self.folder / "redis"
         self._state = self.folder / "state.json"
+        self._start = self.folder / "last-start"  # its seconds, then the models
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -91,6 +104,17 @@ class Instance:
             return State.model_validate_json(self._state.read_text())
         except (FileNotFoundError, ValueError):  # none, or damaged
             return None
+
+    def last_start_s(self, models: str) -> float | None:
+        """Return how long the last start took, of the same models."""
+        with suppress(OSError, ValueError):
+            seconds, _, named = self._start.read_text().partition(" ")
+            return float(seconds) if named == models else None
+        return None
+
+    def keep_start(self, models: str, seconds: float) -> None:
+        with suppress(OSError):  # a full disk
+            self._start.write_text(f"{seconds:.1f} {models}")
 
     def running(self) -> State | None:
         state = self.read()

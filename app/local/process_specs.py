@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from app.config import NO_FILE, ROOT, THREAD_ENVIRONMENT, Settings, as_text, variable
-from app.engine.weights.resolve import drafter_folder
+from app.engine.weights.resolve import drafter_name
 from app.local.children import Service
 from app.local.instance import Instance
 
@@ -55,7 +55,7 @@ def _draft_nodes(settings: Settings) -> dict[str, Settings]:
         return {"draft-1": settings}
     nodes: dict[str, Settings] = {}
     for drafter in settings.drafters:
-        name = "draft-" + re.sub(r"[^A-Za-z0-9_.-]", "-", drafter_folder(drafter).name)
+        name = "draft-" + re.sub(r"[^A-Za-z0-9_.-]", "-", drafter_name(drafter))
         name += f"-{len(nodes) + 1}" * (name in nodes)
         nodes[name] = settings.model_copy(update={"drafters": (drafter,)})
     return nodes

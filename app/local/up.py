@@ -3,6 +3,7 @@
 A detached instance is the same supervisor in its own session; a pipe reports that all is ready.
 """
 
+import logging
 import os
 import select
 import signal
@@ -15,19 +16,22 @@ from pathlib import Path
 
 from app.api_keys import read_keys
 from app.config import NO_FILE, ROOT, Settings, variable
-from app.engine.weights.resolve import Progress, resolve
+from app.engine.weights.drafter_files import drafter_problem, drafters_problems
+from app.engine.weights.resolve import GGUF_SUFFIX, Progress, check_gguf, place_of, resolve, resolve_drafter
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
-from app.local.doctor import drafters_problems
 from app.local.health import live, problems
 from app.local.instance import Instance, ProcessId, State
 from app.local.ports import reachable, web_port
 from app.local.process_specs import namespace, services, settings_environment
 from app.local.redis_server import embedded_redis, no_answer
+from app.local.starting import Starting
 from app.local.supervise import Stopped, Supervisor, supervising
 
+log = logging.getLogger(__name__)
 STOP_S = 3 * GRACE_S + 5.0  # three groups, one after the other
 READY = b"ready\n"
+SHIPPED = ROOT / "drafters"
 Plan = Callable[[Settings, int], list[Service]]  # services to run, given the web server's port
 
 
@@ -43,14 +47,15 @@ def serve(
     _check_keys(settings)
     with instance.lock(), web_port(port, settings.host) as chosen:
         _end_left_over(instance)
-        model = {"model": str(_models(settings, progress)), "served_name": _served_name(settings)}
-        settings = settings.model_copy(update=model)
+        settings = settings.model_copy(update=_models(settings, progress))
         state = State(
             instance=instance.name,
             supervisor=_myself(),
             url=f"http://{reachable(settings.host)}:{chosen}",
             redis_url=settings.redis_url or "",
             namespace=namespace(settings, instance),
+            model=settings.model_name,
+            began_s=time.time(),
         )
         _Serving(settings, instance, state, progress).run(plan, chosen, ready)
 
@@ -60,8 +65,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
     if instance.running() is not None:
         raise InstanceError(f"instance {instance.name!r} is already running or starting")
     _check_keys(settings)
-    folder = _models(settings, progress)  # here, where the user sees the progress
-    model = {"PACELINE_MODEL": str(folder), "PACELINE_SERVED_NAME": _served_name(settings)}
+    models = _models(settings, progress)  # here, where the user sees the progress
     instance.logs.mkdir(parents=True, exist_ok=True)
     log = instance.logs / "supervisor.log"
     reader, writer = os.pipe()
@@ -73,7 +77,7 @@ def detach(settings: Settings, instance: Instance, port: int | None, progress: P
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **NO_FILE, **_given(settings), **model},
+            env={**os.environ, **NO_FILE, **_given(settings.model_copy(update=models))},
             cwd=ROOT,
             pass_fds=[writer],
             start_new_session=True,  # no terminal: neither its Ctrl-C nor its end reaches it
@@ -92,16 +96,42 @@ def stop(instance: Instance) -> bool:
     return True
 
 
-def _models(settings: Settings, progress: Progress) -> Path:
-    folder = resolve(settings.model, settings.home, progress)
-    if found := drafters_problems(settings, folder):
+def _models(settings: Settings, progress: Progress) -> dict[str, object]:
+    """Return the settings of the models with folders in place of files and names. Raises ModelRefused.
+
+    What is wrong is found in seconds, before the target is fetched, described or read.
+    """
+    place = place_of(settings)
+    if place.suffix == GGUF_SUFFIX:
+        check_gguf(place)
+    drafters = _fitting(settings, settings.drafters, place)
+    served_name = _served_name(settings, place)
+    target = resolve(settings.model, settings.home, progress)
+    drafters = _fitting(settings, drafters, target)  # what could not be compared before
+    folders = [resolve_drafter(name, settings.home, progress) for name in drafters]
+    names = (str(folder) if folder.parent != SHIPPED else folder.name for folder in folders)
+    return {"model": str(target), "served_name": served_name, "drafters": tuple(names)}
+
+
+def _fitting(settings: Settings, drafters: tuple[str, ...], target: Path) -> tuple[str, ...]:
+    """Leave out the plan's own drafters that do not fit the target; refuse those that the user named."""
+    if "drafters" not in settings.model_fields_set and target.exists():
+        wrong = {name: problem for name in drafters if (problem := drafter_problem(name, target))}
+        if wrong:
+            log.warning("the plan's drafters are left out: %s", "; ".join(wrong.values()))
+        drafters = tuple(name for name in drafters if name not in wrong)
+    if found := drafters_problems(settings.model_copy(update={"drafters": drafters}), target):
         raise ModelRefused("; ".join(found))
-    return folder
+    return drafters
 
 
-def _served_name(settings: Settings) -> str:
-    """Return what the caller named, not the folder that it was fetched or unpacked to."""
-    return settings.served_name or settings.model_name.removesuffix(".gguf")
+def _served_name(settings: Settings, target: Path) -> str:
+    """Return what the caller named, not the folder that it was fetched or unpacked to; a GGUF file names itself."""
+    if settings.served_name is None and target.suffix == GGUF_SUFFIX:
+        from app.engine.weights.gguf_header import title  # with the library of GGUF, which most starts need not
+
+        return title(target)
+    return settings.model_name
 
 
 def _check_keys(settings: Settings) -> None:
@@ -144,15 +174,19 @@ class _Serving:
         self._progress("starting workers and web server")
         update = {"redis_url": self._state.redis_url, "namespace": self._state.namespace}
         wanted = plan(self._settings.model_copy(update=update), port)
-        supervisor.start(wanted, self._problem)
-        self._update(ready=True)
+        models = " ".join((self._settings.model, *self._settings.drafters))
+        starting = Starting(wanted, self._instance.logs, self._instance.last_start_s(models))
 
-    def _problem(self) -> str | None:
-        found = problems(self._state, self._settings.lease_s)
-        if found:
-            roles = dict.fromkeys(one.partition(":")[0] for one in found)  # a failed start reports the rest
-            self._progress(f"waiting for {', '.join(roles)}")
-        return "; ".join(found) or None
+        def problem() -> str | None:
+            found = problems(self._state, self._settings.lease_s)
+            if found:
+                roles = dict.fromkeys(one.partition(":")[0] for one in found)  # a failed start reports the rest
+                self._progress(starting.describe(roles))
+            return "; ".join([*found, *starting.stages()]) if found else None
+
+        supervisor.start(wanted, problem)
+        self._instance.keep_start(models, starting.took_s())
+        self._update(ready=True)
 
     def _live(self) -> set[str] | None:
         with suppress(StoreUnavailable):

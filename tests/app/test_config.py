@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.config import list_settings
+from app.cli.config import SECTIONS, list_settings
 from app.cli.main import main
 from app.cli.settings_page import page
 from app.config import FILE_VARIABLE, PREFIX, REMOVED, ROOT, Settings, variable
@@ -158,7 +158,11 @@ def test_file_is_searched_in_the_working_then_the_users_folder(
     assert Settings.from_env().drain_s == 8.0
     assert main(["config"]) == 0
     printed = capsys.readouterr().out
-    assert f"now 8.0, from {tmp_path}/here/paceline.toml" in printed
+    assert f"PACELINE_DRAIN_S = 8.0  (from {tmp_path}/here/paceline.toml, default 0.0; seconds >= 0.0)" in printed
+    assert "PACELINE_DRAFTERS = smol-general  (from the plan pace; names" in printed
+    assert "PACELINE_KV_BYTES is not set  (bytes" in printed and "\n  fusion = tree\n" in printed
+    titles = [line for line in printed.splitlines() if line.startswith(" ") and not line.startswith("  ")]
+    assert titles == [f" {title}" for title in SECTIONS.values()]
     assert main(["config", "--json"]) == 0
     listed = {info["name"]: info["value"] for info in json.loads(capsys.readouterr().out)}
     assert listed["PACELINE_LEASE_S"] == "9.0"

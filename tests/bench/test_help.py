@@ -20,7 +20,7 @@ def test_every_default_is_in_the_help_and_none_twice(capsys: pytest.CaptureFixtu
     text = printed(bench, ["load", "steps", "--help"], capsys)
     assert "requests a second, in turn (default: 0.5 5.0 0.5)" in text
     assert "of the arrivals (default: 0)" in text
-    assert "file to write (default: bench/results/load.json)" in text
+    assert "file to write (default: .paceline/results/load.json)" in text
     assert "(default: None)" not in text and "(default: one of its own, started and stopped) (" not in text
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from bench.run import at_concurrency
+from bench.run import at_concurrency, lines
 from bench.systems import Run
 
 
@@ -24,3 +24,15 @@ def test_no_arm_precedes_another_more_often(repeats: int) -> None:
     assert len(turns) == repeats
     for one, other in combinations(names, 2):
         assert sum(turn.index(one) < turn.index(other) for turn in turns) == repeats // 2
+
+
+@pytest.mark.parametrize(("repeats", "bound"), [(1, "(one pair: no bound)"), (2, "(at least 1.00, 95 %)")])
+def test_the_table_has_each_arm_and_no_bound_of_one_pair(repeats: int, bound: str) -> None:
+    run = Run(2.0, ((1, 2),), (0.1,), 2)
+    found = at_concurrency({name: lambda _: run for name in ("local_on", "local_off")}, 1, repeats)
+    assert list(lines({"concurrency": {1: found}})) == [
+        "\n1 at once      tokens/s   first token",
+        "  local_on          1.0     0.100 s",
+        "  local_off         1.0     0.100 s",
+        f"  local_on / local_off: 1.00 {bound}",
+    ]

@@ -18,6 +18,7 @@ from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_
 from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import holds
 from app.errors import NoIntegerProducts
+from app.logs import STARTING
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ def choose_forward(
     used afterwards. Raises ModelRefused for a model that ignores the attention interface, NoIntegerProducts for int8
     activations of an unfused one.
     """
+    STARTING.info("comparing with its modules")
     model.eval()
     model.requires_grad_(False)
     modules = model.state_dict()

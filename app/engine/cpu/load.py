@@ -11,6 +11,7 @@ from app.engine.cpu.verified_cache import recall
 from app.engine.weights.blocks import Weights
 from app.engine.weights.fingerprint import digest
 from app.engine.weights.tensors import Stored
+from app.logs import STARTING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,6 +40,7 @@ def load(
         file = home / "known" / f"{digest(found.folders, weights=wanted, activations=activations)}.json"
         if (known := recall(file, weights, wanted, activations)) is not None:
             return known
+    STARTING.info("reading modules to compare")
     from app.engine.cpu.choose_forward import (
         choose_forward,  # transformers takes seconds to import, and mostly need not be
     )

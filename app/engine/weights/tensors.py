@@ -9,7 +9,8 @@ import torch
 from safetensors import safe_open
 
 from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense, take
-from app.engine.weights.gguf_file import forget_pages, readers
+from app.engine.weights.gguf_file import readers
+from app.engine.weights.gguf_header import forget_pages
 from app.errors import ModelRefused
 from app.system import trim_heap
 

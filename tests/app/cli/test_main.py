@@ -12,7 +12,7 @@ from app.cli.generate import _request, _show, add_generate
 from app.cli.main import main
 from app.config import ROOT
 from app.errors import InvalidRequest
-from app.local.health import Health
+from app.local.health import Health, load_of
 from app.local.instance import Instance, ProcessId, State
 from app.messages import FinishReason, Result, SpeculationReport, Status, Timing, Usage
 from app.request import Conversation, GenerateRequest, SpeculationBounds
@@ -170,6 +170,34 @@ def test_status_tells_the_results_of_audits(
     monkeypatch.setattr("app.cli.run.check", lambda *_: health)
     main(["status"])
     assert "  audits: 12 same, 0 differs, 1 skipped\n" in capsys.readouterr().out
+
+
+def test_status_tells_what_runs_and_how_fast(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _pretend(state, "default")
+    first = {"at_s": 100.0, "tokens": {"target": 3}}
+    last = {
+        "at_s": 110.0, "tokens": {"target": 40, "small": 63}, "running": 2, "active": 5, "depths": {"room": 1},
+        "ended": 7, "drafted": 200, "accepted": 63,
+    }  # fmt: skip
+    load = load_of([first, last])
+    health = Health(
+        instance="default", url="http://x", ready=True, model="tiny", plan="pace", up_s=3725.0, load=load,
+        processes={"verify": (12,), "web": ()}, memory_bytes={"verify": 300 * 2**20},
+    )  # fmt: skip
+    monkeypatch.setattr("app.cli.run.check", lambda *_: health)
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "default: ready at http://x, up 1:02:05",
+        "  model tiny, plan pace",
+        "  requests: 2 running, 4 waiting, 7 done",
+        "  10.0 tokens/s in the last 10 s, 103 tokens in all, 32% of draft tokens right",
+    ]
+    assert lines[5:] == ["  verify  12  300 MiB", "  web     -"]
+    main(["status", "--json"])
+    assert json.loads(capsys.readouterr().out)["load"]["acceptance"] == 0.315
 
 
 @pytest.mark.parametrize("words", [["up"], ["up", "-d"], ["down"], ["status"], ["doctor"], ["generate", "x"]])

@@ -12,6 +12,8 @@ from app.local.doctor import CHECKS, Finding, Level, examine
 from app.local.instance import Instance, ProcessId, State
 from app.system import processor
 
+NO_WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # as safetensors
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
@@ -68,7 +70,7 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
     for folder, text in ((target, "a"), (drafter, "b")):
         folder.mkdir()
         (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
-        (folder / "model.safetensors").touch()
+        (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
         (folder / "tokenizer.json").write_text(text)
     wrong = settings.model_copy(update={"model": str(target), "drafters": (str(drafter),)})
     assert _found(wrong, "drafters:").level is Level.FAIL
@@ -77,11 +79,11 @@ def test_drafter_with_another_tokenizer_fails(settings: Settings, tmp_path: Path
     for broken in ("config.json", "drafter.json"):
         (drafter / "tokenizer.json").unlink(missing_ok=True)
         (drafter / broken).write_text("{")
-        assert "cannot be read" in _found(wrong, "drafters:").text
+        assert "cannot be loaded: JSONDecodeError" in _found(wrong, "drafters:").text
         (drafter / broken).write_text("{}")
     (drafter / "tokenizer.json").write_text("a")
     (drafter / "config.json").write_text("[" * 100_000)
-    assert "cannot be read: maximum recursion" in _found(wrong, "drafters:").text
+    assert "cannot be loaded: RecursionError: maximum recursion" in _found(wrong, "drafters:").text
 
 
 def test_folder_that_cannot_be_written_to_fails(settings: Settings, tmp_path: Path) -> None:

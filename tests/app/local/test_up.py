@@ -106,8 +106,8 @@ def test_killed_process_is_restarted_until_ready(running_up: Up, role: str) -> N
 
 
 def test_start_names_each_missing_role_once(running_up: Up) -> None:
-    waited = [line for line in running_up.lines if line.startswith("waiting for ")]
-    names = [line.removeprefix("waiting for ").strip().split(", ") for line in waited]
+    waited = [line for line in running_up.lines if line.startswith("waiting ")]
+    names = [line.partition(" for ")[2].strip().split(", ") for line in waited]
     assert names and all(set(one) <= {"web", "verify", "redis"} and len(set(one)) == len(one) for one in names)
 
 

@@ -21,7 +21,8 @@ from app.engine.cpu.load import load
 from app.engine.profile.profiler import check_exactness
 from app.engine.weights.blocks import Blocks, dense
 from app.engine.weights.gguf import describe
-from app.engine.weights.gguf_file import opened, types
+from app.engine.weights.gguf_file import types
+from app.engine.weights.gguf_header import opened
 from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import GGUF, check_folder, resolve
 from app.engine.weights.tensors import Stored
@@ -166,12 +167,21 @@ def test_text_is_split_by_the_rule_that_the_file_names(rule: str, words: list[st
     assert [word for word, _ in split.pre_tokenize_str("a   12 b")] == words
 
 
-@pytest.mark.parametrize("keep", [0, 3, 40, 2000, -200])
-def test_a_file_cut_off_is_refused_in_a_sentence(keep: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keep", "why"),
+    [
+        (0, "it does not begin as one"),
+        (3, "it does not begin as one"),
+        (40, "its header is damaged or cut short"),
+        (900, "goes beyond the end of the file"),
+        (-200, "it is cut short: [0-9]+ bytes of [0-9]+"),
+    ],
+)
+def test_a_file_cut_off_is_refused_in_a_sentence(keep: int, why: str, tmp_path: Path) -> None:
     file = tmp_path / GGUF
     write(fakes.tiny(), file, ("Q8_0",))
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ModelRefused, match="not a whole GGUF file"):
+    with pytest.raises(ModelRefused, match=f"{GGUF} is not a whole GGUF file: .*{why}"):
         Stored(tmp_path)
 
 
@@ -220,7 +230,7 @@ def test_lists_are_left_unread_and_tensors_found_where_the_library_finds_them(tm
     assert [(t.name, t.data_offset, t.tensor_type) for t in ours.tensors] == [
         (t.name, t.data_offset, t.tensor_type) for t in theirs.tensors
     ]
-    assert not ours.fields["tokenizer.ggml.tokens"].parts[3:] and theirs.fields["tokenizer.ggml.tokens"].parts[3:]
+    assert not ours.fields["tokenizer.ggml.tokens"].parts[4:] and theirs.fields["tokenizer.ggml.tokens"].parts[4:]
 
 
 def last_row(forward: FusedForward, ids: list[int]) -> torch.Tensor:
