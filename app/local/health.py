@@ -109,14 +109,10 @@ def web_problem(url: str) -> str | None:
 
 def _load(state: State) -> LoadReport | None:
     """Return None without a sample."""
-    client = connect(state.redis_url)
-    try:
+    with closing(connect(state.redis_url)) as client, suppress(StoreUnavailable):
         samples = History(client, state.namespace).last(1 + RATE_S)
-    except StoreUnavailable:
-        return None
-    finally:
-        client.close()
-    return load_of(samples) if samples else None
+        return load_of(samples) if samples else None
+    return None
 
 
 def load_of(samples: list[dict[str, Any]]) -> LoadReport:
