@@ -165,7 +165,7 @@ def _redis(settings: Settings, instance: Instance) -> Finding:
 
 def _model(settings: Settings, instance: Instance) -> Finding:
     if settings.model not in KNOWN:
-        check_folder(Path(settings.model).expanduser())
+        check_folder(Path(settings.model).expanduser(), settings.engine)
         return Finding(Level.OK, f"model folder {settings.model}")
     folder = fetched_folder(settings.model, settings.home)
     if not _is_fetched(settings):

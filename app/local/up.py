@@ -93,7 +93,7 @@ def stop(instance: Instance) -> bool:
 
 
 def _models(settings: Settings, progress: Progress) -> Path:
-    folder = resolve(settings.model, settings.home, progress)
+    folder = resolve(settings.model, settings.home, progress, engine=settings.engine)
     if found := drafters_problems(settings, folder):
         raise ModelRefused("; ".join(found))
     return folder
