@@ -128,6 +128,15 @@ class Settings(BaseModel):
     activations: Activations = Field(
         "float32", description="of the target's products; int8 rounds them, too: faster, a target of its own"
     )
+    engine: Literal["paceline", "vllm"] = Field("paceline", description="what runs the target; vllm: see docs/using.md")
+    vllm_python: UserPath | None = Field(
+        None, description="a Python that has vLLM, for verifiers of PACELINE_ENGINE=vllm"
+    )
+    vllm_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="of vLLM's weights and products; auto: float32 on a CPU, else as the model's files"
+    )
+    tensor_parallel: int = Field(1, ge=1, description="devices that divide each layer, with PACELINE_ENGINE=vllm")
+    pipeline_parallel: int = Field(1, ge=1, description="devices that divide the layers, with PACELINE_ENGINE=vllm")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="of the target; auto: a GPU if there is one")
     gpu_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="of a GPU's weights and cache")
     gpu_exact: bool = Field(False, description="on a GPU, bits that depend on nothing beside a row; slower, no trees")

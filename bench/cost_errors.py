@@ -25,6 +25,7 @@ os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loade
 from app.assembly.local import load_models
 from app.engine.cpu.equivalence import probe
 from app.engine.drafters.guesser import ModelGuesser
+from app.engine.kv.block_manager import PagedRunner
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.engine.profile.profiler import CONTEXT, ProfiledTarget, step_seconds, verified
 from app.engine.step_costs import StepCosts
@@ -57,6 +58,7 @@ def main(argv: Listed[str] | None = None) -> int:
     settings = Settings.from_env()
     models = load_models(settings)
     costs = StepCosts.loads(models.costs)
+    assert isinstance(models.runner, PagedRunner), "vLLM's requests cannot compute a row twice"
     steps = step_points(models.runner, costs, models.tokenizer.vocab_size, models.tokenizer.context_tokens, args)
     found: dict[str, Any] = {**heading("bench costs", argv), "model": settings.model_name, "steps": figures(steps)}
     print("steps", json.dumps(found["steps"], indent=1), flush=True)

@@ -39,7 +39,7 @@ FLOORS = (
         "app.stages.draft",
         "app.scheduler",
     ),
-    ("app.speculation", "app.drafter"),
+    ("app.speculation", "app.drafter", "app.engine.vllm"),
     ("app.verifier",),
     ("app.fuser",),
     ("app.pipeline",),

@@ -197,7 +197,7 @@ class Deployment:
 
 def load_tokenizer(settings: Settings) -> Tokenizer:
     """Raises ModelRefused."""
-    folder = resolve(settings.model, settings.home, log.info)
+    folder = resolve(settings.model, settings.home, log.info, engine=settings.engine)
     with refusing(folder):
         return Tokenizer(folder)
 

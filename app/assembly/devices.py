@@ -35,9 +35,10 @@ from app.policy import MOST_BATCH_TOKENS
 
 if TYPE_CHECKING:
     from app.engine.gpu.runner import DeviceRunner
+    from app.engine.vllm.target import VLLMTarget
 
 log = logging.getLogger(__name__)
-AnyRunner: TypeAlias = "ModelRunner | DeviceRunner"
+AnyRunner: TypeAlias = "ModelRunner | DeviceRunner | VLLMTarget"
 MAX_SEQUENCES = {"cpu": 64, "cuda": 256}  # by the target's device, where the settings have none
 CHUNK_TOKENS = {"cpu": 0, "cuda": 2048}  # of prompts in a step at least; 0: what the policy says
 
@@ -56,8 +57,14 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyR
     device = device_of(settings)
     request_tokens = longest_tokens(context_tokens, settings)
     longest = request_tokens + SLACK_TOKENS
-    runner = _on_cpu(folder, settings, longest) if device.type == "cpu" else _on_gpu(folder, settings, longest, device)
-    if runner.capacity_tokens < longest:
+    runner: AnyRunner
+    if settings.engine == "vllm":
+        runner = _on_vllm(folder, settings, min(longest, context_tokens), device)
+    elif device.type == "cpu":
+        runner = _on_cpu(folder, settings, longest)
+    else:
+        runner = _on_gpu(folder, settings, longest, device)
+    if runner.capacity_tokens < min(longest, context_tokens):
         raise ModelRefused(
             f"PACELINE_KV_BYTES={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
             f"fewer than one request of {request_tokens} and its drafts; raise PACELINE_KV_BYTES, or lower "
@@ -185,3 +192,27 @@ def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device
         return rehearsed(settings.kv_bytes)
     free = free_for_pages(memory, lambda: rehearsed(0))
     return rehearsed(kv_bytes(free, GPU_PART, longest * weights.token_bytes, max_sequences(settings)))
+
+
+def _on_vllm(folder: Path, settings: Settings, longest: int, device: torch.device) -> "VLLMTarget":
+    if settings.activations != "float32" or settings.weights != "stored":
+        raise ModelRefused(
+            "PACELINE_ENGINE=vllm reads weights as the model's files have them, and does not round products"
+        )
+    from app.engine.vllm.load import load_target  # vLLM is in an environment of its own
+
+    def size(sequence_bytes: int) -> int:
+        return settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, max_sequences(settings))
+
+    dtype = settings.vllm_dtype
+    return load_target(
+        folder,
+        dtype="float32" if dtype == "auto" and device.type == "cpu" else dtype,
+        kv_bytes=size if device.type == "cpu" or settings.kv_bytes else None,
+        longest_tokens=longest,
+        max_sequences=max_sequences(settings),
+        batch_tokens=MOST_BATCH_TOKENS,
+        shares=settings.prefix_cache,
+        tensor_parallel=settings.tensor_parallel,
+        pipeline_parallel=settings.pipeline_parallel,
+    )

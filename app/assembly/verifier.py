@@ -3,6 +3,7 @@
 import logging
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from app.assembly.devices import CHUNK_TOKENS, AnyRunner, device_of, forget_files, max_sequences, pruning, target_runner
@@ -13,6 +14,7 @@ from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.runner import ModelRunner
 from app.engine.drafters.token_similarity import embedding_agreement
 from app.engine.early_exit.controller import EarlyExitController
+from app.engine.kv.block_manager import PagedRunner
 from app.engine.profile.profile_cache import is_kept
 from app.engine.profile.profile_cache import measured as measure
 from app.engine.step_costs import StepCosts
@@ -98,6 +100,9 @@ def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], Non
     `in_fork` does what only a first start does. Raises ModelRefused.
     """
     folder = target_folder(settings)
+    if settings.engine == "vllm":
+        with refusing(folder):
+            return Loaded(Tokenizer(folder))
     if device_of(settings).type == "cpu" and not is_kept(folder, settings):
         in_fork(lambda: load_target(settings))
     forks = is_kept(folder, settings)  # else loading runs it by torch first
@@ -120,11 +125,18 @@ def load_target(settings: Settings, loaded: Loaded | None = None) -> tuple[AnyRu
         tokenizer = loaded.tokenizer if loaded else Tokenizer(folder)
         runner = loaded.runner if loaded else None
         runner = runner or target_runner(folder, settings, tokenizer.context_tokens)
-        costs = (loaded.costs if loaded else None) or measure(
-            runner, tokenizer.vocab_size, tokenizer.context_tokens, folder, settings, device_of(settings).type
-        )
+        costs = (loaded.costs if loaded else None) or _measured(runner, tokenizer, folder, settings)
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
+
+
+def _measured(runner: AnyRunner, tokenizer: Tokenizer, folder: Path, settings: Settings) -> StepCosts:
+    size = tokenizer.vocab_size
+    if isinstance(runner, PagedRunner):
+        return measure(runner, size, tokenizer.context_tokens, folder, settings, device_of(settings).type)
+    from app.engine.vllm.costs import measure_costs  # vLLM is in an environment of its own
+
+    return measure_costs(runner, size, max_sequences(settings))
 
 
 def measured_target(settings: Settings, runner: AnyRunner, costs: StepCosts, tokenizer: Tokenizer) -> MeasuredTarget:

@@ -18,6 +18,7 @@ from app.local.instance import DEFAULT, Instance, State, find, running
 from app.local.ports import is_loopback
 from app.local.progress_line import ProgressLine
 from app.local.up import READY, detach, serve, stop
+from app.local.vllm_environment import vllm_python
 from app.redis_url import without_password
 
 Run = Callable[[argparse.Namespace, Settings], int]
@@ -62,6 +63,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.add_argument("-d", "--detach", action="store_true", help="return once all is ready, and leave it running")
     up.add_argument("--instance", metavar="NAME", help="name of this instance")
     up.add_argument("--plan", metavar=PLAN_METAVAR, help=PLAN_HELP)
+    up.add_argument("--engine", choices=("paceline", "vllm"), help="what runs the target; else PACELINE_ENGINE")
     up.add_argument("--nodes", action="store_true", help="a process for each drafter, whose drafts one fuser merges")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     down = _command(commands, "down", _down, "stop a running instance")
@@ -128,6 +130,7 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
         "served_name": arguments.served_model_name,
         "host": arguments.host,
         "keys": arguments.api_key_file,
+        "engine": arguments.engine,
         "placement": "nodes" if arguments.nodes else None,
     }
     settings = _changed(settings, {name: value for name, value in given.items() if value is not None})
@@ -137,6 +140,8 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
             "by --api-key-file, or allow it by --insecure"
         )
     progress = ProgressLine()
+    if settings.engine == "vllm" and settings.vllm_python is None:
+        settings = settings.changed(vllm_python=vllm_python(settings.home, progress))
     if arguments.detach:
         state = detach(settings, instance, arguments.port, progress)
         progress.end()

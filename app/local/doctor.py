@@ -167,7 +167,7 @@ def _model(settings: Settings, instance: Instance) -> Finding:
         if (place := place_of(settings)).suffix == GGUF_SUFFIX:
             check_gguf(place)
         else:
-            check_folder(place)
+            check_folder(place, settings.engine)
         return Finding(Level.OK, f"model {settings.model}")
     folder = fetched_folder(settings.model, settings.home)
     if not _is_fetched(settings):

@@ -66,11 +66,27 @@ def worker(role: str, name: str, settings: Settings, threads: int) -> Service:
         role="verify" if role == "engine" else role,
         also=("draft",) if role == "engine" else (),
         name=name,
-        argv=(sys.executable, "-m", "workers.run", role, "--node", name),
-        env=_environment(settings, name, threads),
+        argv=(_python(role, settings), "-m", "workers.run", role, "--node", name),
+        env=_environment(settings, name, threads) | _vllm_environment(role, settings),
         stop_order=WORKERS_STOP,
         cwd=ROOT,
     )
+
+
+def _python(role: str, settings: Settings) -> str:
+    return str(settings.vllm_python) if _runs_vllm(role, settings) else sys.executable
+
+
+def _vllm_environment(role: str, settings: Settings) -> dict[str, str]:
+    """Load Intel's OpenMP first where vLLM brought it: its CPU kernels are slower without."""
+    if not _runs_vllm(role, settings) or settings.vllm_python is None:
+        return {}
+    openmp = settings.vllm_python.parent.parent / "lib" / "libiomp5.so"
+    return {"LD_PRELOAD": str(openmp)} if openmp.is_file() else {}
+
+
+def _runs_vllm(role: str, settings: Settings) -> bool:
+    return role == "verify" and settings.engine == "vllm" and settings.vllm_python is not None
 
 
 def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:

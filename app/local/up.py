@@ -106,7 +106,7 @@ def _models(settings: Settings, progress: Progress) -> dict[str, object]:
         check_gguf(place)
     drafters = _fitting(settings, settings.drafters, place)
     served_name = _served_name(settings, place)
-    target = resolve(settings.model, settings.home, progress)
+    target = resolve(settings.model, settings.home, progress, engine=settings.engine)
     drafters = _fitting(settings, drafters, target)  # what could not be compared before
     folders = [resolve_drafter(name, settings.home, progress) for name in drafters]
     names = (str(folder) if folder.parent != SHIPPED else folder.name for folder in folders)

@@ -62,8 +62,8 @@ KNOWN = {
 }
 
 
-def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
-    """Return a model's folder, after fetching it if need be. Raises ModelRefused."""
+def resolve(name_or_folder: str, home: Path, progress: Progress, *, engine: str = "paceline") -> Path:
+    """Return a model's folder, after fetching it if need be. Raises ModelRefused for what the engine cannot run."""
     if name_or_folder in KNOWN:
         return _cached(name_or_folder, fetched_folder(name_or_folder, home), progress)
     folder = Path(name_or_folder).expanduser()
@@ -77,7 +77,7 @@ def resolve(name_or_folder: str, home: Path, progress: Progress) -> Path:
             f"the model {name_or_folder!r} is neither a known name ({known}) nor a folder, a GGUF file or a hub's "
             "OWNER/NAME"
         )
-    check_folder(folder)
+    check_folder(folder, engine)
     return folder.resolve()
 
 
@@ -165,12 +165,13 @@ def check_gguf(file: Path) -> None:
     check_supported(file)
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, engine: str = "paceline") -> None:
     """Raise ModelRefused unless the folder holds a whole model that can be served."""
     config = _read_json(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise ModelRefused(f"{folder}/config.json names no model_type: is it a Hugging Face causal LM?")
-    check_served(folder, config)
+    if engine == "paceline":
+        check_served(folder, config)
     for name in SIZES:
         if isinstance(size := config.get(name), int | float) and not size >= 1:
             raise ModelRefused(f"{folder}/config.json has {name} {size}; it must be at least 1")
@@ -360,7 +361,7 @@ def _sha256(path: Path) -> str:
 def main() -> int:
     try:
         settings = Settings.from_env()
-        print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr)))
+        print(resolve(settings.model, settings.home, lambda text: print(text, file=sys.stderr), engine=settings.engine))
     except PacelineError as error:
         print(f"paceline: {error}", file=sys.stderr)
         return 1
@@ -375,4 +376,4 @@ log = logging.getLogger(__name__)
 
 
 def target_folder(settings: Settings) -> Path:
-    return resolve(settings.model, settings.home, log.info)
+    return resolve(settings.model, settings.home, log.info, engine=settings.engine)

@@ -16,6 +16,7 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
         "rounded": None if settings.weights in ("stored", "float32") else settings.weights,
         "activations": _activations(folder, settings),
         "arithmetic": "float32" if device == "cpu" else _on_device(device, settings),
+        **({"engine": _of_vllm(settings)} if settings.engine == "vllm" else {}),
         "tokenizer": tokenizer_sha256,
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
@@ -32,6 +33,12 @@ def _activations(folder: Path, settings: Settings) -> str:
 def _on_device(device: str, settings: Settings) -> list[object]:
     logits = [] if settings.gpu_dtype == "float32" else ["float32 logits"]
     return [device, settings.gpu_dtype, settings.gpu_exact, *logits]
+
+
+def _of_vllm(settings: Settings) -> list[object]:
+    from vllm import __version__
+
+    return ["vllm", __version__, settings.vllm_dtype, settings.tensor_parallel, settings.pipeline_parallel]
 
 
 def _contents(folder: Path, home: Path) -> str:

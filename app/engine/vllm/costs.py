@@ -1,0 +1,78 @@
+"""Measure the seconds of vLLM's steps by their rows, as `app.engine.profile.profiler` does for own engines.
+
+vLLM's requests cannot compute a row twice, so each timed step goes on behind the last one's rows.
+"""
+
+import time
+
+from app.engine.cpu.equivalence import probe
+from app.engine.step_costs import Reading, StepCosts
+from app.engine.vllm.target import MOST_DRAFTS, VLLMTarget
+from app.state import CHAIN, BatchEntry, CachedSequence, Tree
+
+SEQUENCES = (1, 4, 16)
+DRAFTS = (0, 1, 3, 7, MOST_DRAFTS - 1)
+CONTEXT, LONG_CONTEXT = 96, 2048  # tokens below the rows
+MOST_ROWS = 128
+PASSES = 4
+
+
+def measure_costs(target: VLLMTarget, vocab_size: int, max_sequences: int) -> StepCosts:
+    """Takes seconds."""
+    points: dict[int, float] = {}
+    for count in SEQUENCES:
+        if count > max_sequences or count * (CONTEXT + PASSES * MOST_DRAFTS * 2) > target.capacity_tokens:
+            continue
+        sequences = [_probe(CONTEXT, i, vocab_size) for i in range(count)]
+        for drafts in DRAFTS:
+            if count * (1 + drafts) <= MOST_ROWS:
+                seconds = _best_s(target, sequences, drafts)
+                rows = count * (1 + drafts)
+                points[rows] = min(seconds, points.get(rows, seconds))
+        for sequence in sequences:
+            target.release(sequence)
+    reading = Reading(token_s=_reading_s(target, vocab_size, points[1]))
+    target.reset()
+    return StepCosts(points, reading=reading)
+
+
+def _reading_s(target: VLLMTarget, vocab_size: int, short_s: float) -> float:
+    longest = min(LONG_CONTEXT, target.longest_tokens - 2 * PASSES, target.capacity_tokens // 2)
+    if longest < 2 * CONTEXT:
+        return 0.0
+    sequence = _probe(longest, 0, vocab_size)
+    long_s = _best_s(target, [sequence], 0)
+    target.release(sequence)
+    return max(0.0, (long_s - short_s) / (longest - CONTEXT))
+
+
+def _best_s(target: VLLMTarget, sequences: list[CachedSequence], drafts: int) -> float:
+    """Return the seconds of the fastest of some steps, behind one that reads what is not cached."""
+    best_s = float("inf")
+    for turn in range(1 + PASSES):
+        tree = Tree([1] * drafts, CHAIN[:drafts], [1.0] * drafts, [("probe",)] * drafts)
+        works = [_entry(sequence, tree if turn else Tree()) for sequence in sequences]
+        for work in works:
+            target.try_reserve(work)
+        began_s = time.perf_counter()
+        rows = target.forward(works)
+        took_s = time.perf_counter() - began_s
+        for work, row in zip(works, rows, strict=True):
+            assert row is not None
+            walked = [row.token(0, 0, work.sequence.sampling, ())]
+            while len(walked) <= len(work.tree) - len(work.pruned) and walked[-1] == 1:
+                walked.append(row.token(len(walked), 0, work.sequence.sampling, ()))
+            target.accept(work, [*range(1, len(walked))])
+            work.sequence.tokens += walked
+        if turn:
+            best_s = min(best_s, took_s)
+    return best_s
+
+
+def _entry(sequence: CachedSequence, tree: Tree) -> BatchEntry:
+    return BatchEntry(sequence, sequence.cached, sequence.tokens[sequence.cached :], tree, final=True)
+
+
+def _probe(length: int, number: int, vocab_size: int) -> CachedSequence:
+    found = probe(length, vocab_size)
+    return CachedSequence(f"probe {number}", [(token + number) % vocab_size for token in found.tokens])

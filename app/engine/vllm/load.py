@@ -1,0 +1,104 @@
+"""Load a target into vLLM: a folder by vLLM's own reader, a GGUF file by Paceline's."""
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.engine.weights.resolve import GGUF
+from app.errors import ModelRefused
+
+if TYPE_CHECKING:
+    from app.engine.vllm.target import VLLMTarget
+
+PAGE_TOKENS = 32  # vLLM's block; its CPU kernels take multiples of 32
+ENVIRONMENT = {
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop runs in this process
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+
+def load_target(
+    folder: Path,
+    *,
+    dtype: str,
+    kv_bytes: Callable[[int], int] | None,
+    longest_tokens: int,
+    max_sequences: int,
+    batch_tokens: int,
+    shares: bool,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+) -> "VLLMTarget":
+    """`kv_bytes`: of the cache, by those of the longest sequence; None: as vLLM sizes it.
+
+    Raises ModelRefused where vLLM is absent, or another than this engine is written against.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if importlib.util.find_spec("vllm") is None:
+        raise ModelRefused(
+            "PACELINE_ENGINE=vllm, but this Python has no vLLM: name one that has it in PACELINE_VLLM_PYTHON"
+        )
+    _let_numba_be()
+    from app.engine.vllm.contract import missing
+
+    if lacks := missing():
+        import vllm
+
+        raise ModelRefused(
+            f"vLLM {vllm.__version__} is not the one that this engine is written for; it lacks: {', '.join(lacks)}"
+        )
+    from vllm.engine.arg_utils import EngineArgs
+
+    from app.engine.vllm.target import VLLMTarget
+    from app.engine.vllm.worker import LOAD_FORMAT
+
+    more: dict[str, Any] = {}
+    if (folder / GGUF).is_file():
+        more = {"load_format": LOAD_FORMAT, "hf_overrides": {"architectures": [_architecture(folder)]}}
+    if tensor_parallel * pipeline_parallel > 1:
+        more["distributed_executor_backend"] = "mp"
+    args = EngineArgs(
+        model=str(folder),
+        dtype=dtype,
+        max_model_len=longest_tokens,
+        max_num_seqs=max_sequences,
+        max_num_batched_tokens=batch_tokens,
+        kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes(longest_tokens * _token_bytes(folder, dtype)),
+        block_size=PAGE_TOKENS,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        tensor_parallel_size=tensor_parallel,
+        pipeline_parallel_size=pipeline_parallel,
+        **more,
+    )
+    return VLLMTarget(args, shares=shares)
+
+
+def _token_bytes(folder: Path, dtype: str) -> int:
+    """Return the cache's bytes of a token, at four a number where the dtype is not known here."""
+    config = json.loads((folder / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    digits = 2 if dtype in ("bfloat16", "float16") else 4
+    return int(2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * width * digits)
+
+
+def _architecture(folder: Path) -> str:
+    """Name vLLM's class for a GGUF file's model, which its config.json does not."""
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    return f"{kind.capitalize()}ForCausalLM"
+
+
+def _let_numba_be() -> None:
+    """Shield vLLM's start from llvmlite, whose library returns a C function for `__dict__`, which vLLM reads of every
+    module's objects.
+    """
+    from llvmlite.binding import ffi
+
+    ffi.lib._fntab["__dict__"] = {}

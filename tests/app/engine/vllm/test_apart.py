@@ -1,0 +1,30 @@
+"""Run the target inside vLLM, in an environment that has it: PACELINE_VLLM_PYTHON names it.
+
+The engine itself needs no GPU: vLLM's build for CPUs runs it.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+FILES = sorted((Path(__file__).parent / "apart").glob("*.py"))
+PYTHON = os.environ.get("PACELINE_VLLM_PYTHON")
+
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.skipif(PYTHON is None, reason="PACELINE_VLLM_PYTHON names no Python that has vLLM"),
+]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_in_vllms_environment(file: Path) -> None:
+    command = [str(PYTHON), "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-m", "", str(file)]
+    openmp = Path(str(PYTHON)).parent.parent / "lib" / "libiomp5.so"
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+    if openmp.is_file():
+        environment["LD_PRELOAD"] = str(openmp)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
