@@ -62,6 +62,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.add_argument("--plan", metavar=PLAN_METAVAR, help=PLAN_HELP)
     up.add_argument("--nodes", action="store_true", help="a process for each drafter, whose drafts one fuser merges")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    up.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # a process, whose death ends the instance
     down = _command(commands, "down", _down, "stop a running instance")
     down.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     down.add_argument("--all", action="store_true", help="every instance of this installation")
@@ -150,7 +151,7 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
             os.write(arguments.ready_fd, READY)
             os.close(arguments.ready_fd)
 
-    serve(settings, instance, arguments.port, progress, ready)
+    serve(settings, instance, arguments.port, progress, ready, parent=arguments.parent)
     return 0
 
 
