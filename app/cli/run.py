@@ -145,7 +145,8 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
     def ready() -> None:
         progress.end()
         if (now := instance.running()) is not None:
-            print(f"Paceline is ready at {now.url}" + ("" if arguments.ready_fd else "  (Ctrl-C stops it)"))
+            is_child = arguments.ready_fd or arguments.parent
+            print(f"Paceline is ready at {now.url}" + ("" if is_child else "  (Ctrl-C stops it)"))
         sys.stdout.flush()
         if arguments.ready_fd is not None:
             os.write(arguments.ready_fd, READY)

@@ -151,6 +151,8 @@ class Stream(Iterator[str]):
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    if not isinstance(prompts, Sequence):
+        raise Error("prompts: must be a text, or a list of texts and conversations")
     is_one = isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(one, Mapping) for one in prompts))
     return [prompts] if is_one else prompts  # type: ignore[list-item,return-value]
 

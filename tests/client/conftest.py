@@ -1,6 +1,8 @@
 """Provide the web tier's real server with a scripted verifier behind it: one for all tests of a file."""
 
+import gc
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -26,6 +28,9 @@ def scripted(redis_url: str) -> Iterator[ScriptedVerifier]:
     answer = [*tokenizer.encode(TEXT), tokenizer.eos_ids[0]]
     with closing(SilentDeployment.of(settings, tokenizer)) as deployment, ScriptedVerifier(deployment, answer) as it:
         yield it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Redis' client leaves a socket to the collector now and then
+        gc.collect()
 
 
 @pytest.fixture
@@ -40,14 +45,18 @@ def verifier(scripted: ScriptedVerifier) -> Iterator[ScriptedVerifier]:
 
 @pytest.fixture(scope="module")
 def server(scripted: ScriptedVerifier) -> Iterator[Server]:
-    stopping, before = threading.Event(), threading.active_count()
+    stopping = threading.Event()
     server = WebServer(create_app(scripted.deployment, stopping), "127.0.0.1", 0, max_streams=MOST_ACTIVE + 2)
     thread = threading.Thread(target=server.serve, args=(stopping,))
     thread.start()
     yield Server("127.0.0.1", server.port)
     stopping.set()
     thread.join()
-    wait_for(lambda: threading.active_count() <= before, what="those who read streams that were left")
+    wait_for(lambda: not _threads("waitress"), what="readers of streams that were left")
+
+
+def _threads(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ def test_a_prompt_is_a_text_or_a_conversation(llm: LLM) -> None:
     assert llm.generate([]) == []
     with pytest.raises(Error, match="a prompt is a text or a list of messages, and not a int"):
         llm.generate([7])  # type: ignore[list-item]
+    with pytest.raises(Error, match="prompts: must be a text, or a list"):
+        llm.generate(messages[0])  # type: ignore[arg-type]
 
 
 def test_a_stream_yields_pieces_and_ends_with_the_answer(llm: LLM) -> None:
@@ -115,9 +117,9 @@ def test_a_server_that_is_gone_amid_a_stream_is_an_error(
     server: Server, verifier: ScriptedVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Relay(server.port) as relay, LLM(url=f"http://127.0.0.1:{relay.port}") as llm:
+        monkeypatch.setattr("paceline.server.SILENCE_S", 1.0)
         stream = llm.stream("a")
         next(stream)
-        monkeypatch.setattr("paceline.server.SILENCE_S", 0.2)
         monkeypatch.setattr("paceline.server.RESUME_S", 0.5)
         relay.cut()
         relay.hold()
