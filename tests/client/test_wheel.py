@@ -56,7 +56,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _start(program: Path, *command: str) -> "subprocess.Popen[str]":
     clean = {name: text for name, text in os.environ.items() if not name.startswith((PREFIX, "PYTHON", "XDG_"))}
-    environ = {"PACELINE_PYTHON": sys.executable, "XDG_STATE_HOME": str(program / "state"), **clean}
+    environ = {
+        **clean,
+        "PACELINE_PYTHON": sys.executable,
+        "XDG_STATE_HOME": str(program / "state"),
+        "TMPDIR": str(program),
+    }
     return subprocess.Popen(
         command,
         cwd=program,
