@@ -13,8 +13,8 @@ GROUPS = {
 OTHERS: tuple[tuple[str, str, str, str | None, str], ...] = (
     (START, "PACELINE_CONFIG", "path", None, "TOML file of settings; absent: ./paceline.toml, else config.toml below"),
     (START, "XDG_CONFIG_HOME", "path", "~/.config", "paceline/config.toml below it is the file of settings"),
-    (START, "XDG_STATE_HOME", "path", "~/.local/state", "paceline/ below it is PACELINE_STATE of an installed package"),
-    (START, "PACELINE_PYTHON", "path", None, "interpreter that ./paceline runs instead of its own environment's"),
+    (START, "XDG_STATE_HOME", "path", "~/.local/state", "paceline/ below it: state and packages of an installed one"),
+    (START, "PACELINE_PYTHON", "path", None, "interpreter that paceline runs instead of its own environment's"),
     (START, "PYTHONPATH", "paths", None, "kept; the clone's folder is put before it"),
     (PROCESS, "OMP_NUM_THREADS", "cores", None, "threads of products; `up` sets it to the role's _THREADS"),
     (PROCESS, "MKL_NUM_THREADS", "cores", None, "the same"),

@@ -52,6 +52,7 @@ TIERS = {
     "tests/app/verifier/test_verifier.py": "model",
     "tests/app/drafter/test_model.py": "model",
     "tests/bench": "model",
+    "tests/client": "process",
     "tests/kernels": "model",
     "tests/lab": "model",
     "tests/test_architecture.py": "process",

@@ -18,9 +18,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TOPS = ("kernels", "app", "workers", "web", "bench", "lab", "training")
+CLIENT = ROOT / "client" / "paceline"  # the package that users' programs import
 # Lowest first. A room is a folder, or a module that stands for itself; the longest name that fits a module is its room.
 # A module imports its own room and rooms on lower floors, never another room on its own floor.
 FLOORS = (
+    ("paceline",),
     ("kernels.compile", "kernels.jit"),
     ("kernels.sampling",),
     ("kernels.host",),
@@ -109,7 +111,7 @@ FILES = {
     for top in TOPS
     for path in sorted((ROOT / top).rglob("*.py"))
     if path.name != "__init__.py"
-}
+} | {f"paceline.{path.stem}": path for path in sorted(CLIENT.glob("*.py")) if path.name != "__init__.py"}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
@@ -165,6 +167,13 @@ def test_imports_point_down():
         if room(target) != room(module) and floor_of(target) >= floor_of(module)
     ]
     assert not back, f"{drawing()}\n\narrows that point up: {back}"
+
+
+def test_the_client_needs_the_standard_library_alone():
+    """A user's program loads no package of the server's, and the server none of the client's."""
+    found = {path.name: foreign(path) - sys.stdlib_module_names - {"paceline"} for path in CLIENT.glob("*.py")}
+    assert {name: packages for name, packages in found.items() if packages} == {}
+    assert [module for module, path in FILES.items() if "paceline" in foreign(path) and path.parent != CLIENT] == []
 
 
 def test_no_import_circles():
@@ -309,21 +318,20 @@ def test_packages_hold_no_code():
 
 
 def test_every_package_has_an_init():
-    """setuptools leaves a folder without one out of the wheel."""
+    """mypy names modules by them."""
     for path in FILES.values():
+        if path.parent == CLIENT:
+            continue
         for folder in path.relative_to(ROOT).parents[:-1]:
             assert (ROOT / folder / "__init__.py").exists(), folder
 
 
-def test_what_is_installed_lacks_no_file():
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    kinds = ["*.py", *tool["package-data"]["*"]]
-    assert {pattern.removesuffix("*") for pattern in tool["packages"]["find"]["include"]} == {*TOPS, "drafters"} - {
-        "lab"
-    }
-    files = [path for top in (*TOPS, "drafters") if top != "lab" for path in (ROOT / top).rglob("*") if path.is_file()]
-    kept = [path for path in files if "__pycache__" not in path.parts]
-    assert [path for path in kept if not any(fnmatch(path.name, kind) for kind in kinds)] == []
+def test_what_is_installed_lacks_no_folder():
+    """Each folder of the server lies in a private one, where no `app.py` of a user's hides it."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    installed = {*TOPS, "drafters"} - {"lab"}
+    sources = {top: f"paceline/_server/{top}" for top in installed} | {"client/paceline": "paceline"}
+    assert wheel["wheel"]["sources"] == sources and set(wheel["wheel"]["only-include"]) == sources.keys()
 
 
 LOADING = """
@@ -348,7 +356,8 @@ def fits(module: str, names: tuple[str, ...]) -> bool:
 
 
 def test_what_must_not_load_torch_does_not():
-    light = [module for module in FILES if not fits(module, WITH_TORCH) or fits(module, WITHOUT_TORCH)]
+    ours = FILES.keys() - {module for module in FILES if room(module) == "paceline"}  # which is not on the path
+    light = [module for module in sorted(ours) if not fits(module, WITH_TORCH) or fits(module, WITHOUT_TORCH)]
     check_loading("torch transformers safetensors", light)
 
 

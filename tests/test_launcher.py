@@ -21,6 +21,7 @@ def clone(tmp_path: Path) -> Iterator[Path]:
     made = tmp_path / "a clone"
     (made / "app" / "cli").mkdir(parents=True)
     shutil.copy(ROOT / "paceline", made)
+    (made / "pyproject.toml").touch()
     (made / "requirements.txt").write_text("torch==0.0.1\nother==0.0.1\n")
     (made / "app" / "cli" / "main.py").write_text("import sys, torch, other; print(sys.executable, sys.argv[1:])")
     for name in ("torch", "other"):
@@ -102,6 +103,15 @@ def test_what_the_system_refuses_is_a_sentence(clone: Path) -> None:
     process = _run(clone)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, f"paceline: {clone}/.paceline cannot be used: File exists\n")
+
+
+def test_an_installed_package_writes_into_the_users_state_folder(clone: Path) -> None:
+    (clone / "pyproject.toml").unlink()
+    state = clone.parent / "state"
+    state.touch()
+    process = _run(clone, XDG_STATE_HOME=str(state))
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, f"paceline: {state}/paceline cannot be used: Not a directory\n")
 
 
 INTERRUPT = """

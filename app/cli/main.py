@@ -17,7 +17,7 @@ from app.cli.keys import add_keys
 from app.cli.run import MODULES, add_commands, run_module
 from app.config import Settings
 from app.errors import InvalidRequest, InvalidSettings, PacelineError, system_message
-from app.version import version
+from app.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="paceline",
         description="Serve a large language model faster without changing what it says.",
     )
-    parser.add_argument("--version", action="version", version=f"paceline {version()}")
+    parser.add_argument("--version", action="version", version=f"paceline {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_generate(commands)
     add_commands(commands)

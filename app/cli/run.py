@@ -66,6 +66,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.add_argument("--engine", choices=("paceline", "vllm"), help="what runs the target; else PACELINE_ENGINE")
     up.add_argument("--nodes", action="store_true", help="a process for each drafter, whose drafts one fuser merges")
     up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    up.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # a process, whose death ends the instance
     down = _command(commands, "down", _down, "stop a running instance")
     down.add_argument("--instance", metavar="NAME", help=INSTANCE_HELP)
     down.add_argument("--all", action="store_true", help="every instance of this installation")
@@ -151,13 +152,14 @@ def _up(arguments: argparse.Namespace, settings: Settings) -> int:
     def ready() -> None:
         progress.end()
         if (now := instance.running()) is not None:
-            print(f"Paceline is ready at {now.url}" + ("" if arguments.ready_fd else "  (Ctrl-C stops it)"))
+            is_child = arguments.ready_fd or arguments.parent
+            print(f"Paceline is ready at {now.url}" + ("" if is_child else "  (Ctrl-C stops it)"))
         sys.stdout.flush()
         if arguments.ready_fd is not None:
             os.write(arguments.ready_fd, READY)
             os.close(arguments.ready_fd)
 
-    serve(settings, instance, arguments.port, progress, ready)
+    serve(settings, instance, arguments.port, progress, ready, parent=arguments.parent)
     return 0
 
 

@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from app.api_keys import read_keys
-from app.config import IS_CLONE, ROOT, Settings
+from app.config import ROOT, Settings
 from app.engine.kv.sizing import CPU_PART, available_bytes
 from app.engine.weights.drafter_files import drafters_problems
 from app.engine.weights.resolve import (
@@ -35,6 +35,7 @@ from app.local.redis_server import find_server, no_answer
 from app.system import processor
 
 VENV = ROOT / ".venv"  # that of ./paceline
+MEND = f"if paceline made {sys.prefix}, remove it and run again"
 MODEL_BYTES = 2_500_000_000  # of a verifier with the default target, beside its KV cache
 CPUINFO = Path("/proc/cpuinfo")
 PROBE = "from kernels.cpu.products.packed_linear import is_exact; print(is_exact())"
@@ -79,14 +80,11 @@ def _python(settings: Settings, instance: Instance) -> Finding:
 def _packages(settings: Settings, instance: Instance) -> Finding:
     wrong = [text for line in _required() if (text := _package_problem(Requirement(line)))]
     if wrong:
-        mend = "remove .venv and run ./paceline again" if IS_CLONE else "install paceline again"
-        return Finding(Level.FAIL, f"packages: {', '.join(wrong)}", mend)
+        return Finding(Level.FAIL, f"packages: {', '.join(wrong)}", MEND)
     return Finding(Level.OK, "packages are those of requirements.txt")
 
 
 def _required() -> list[str]:
-    if not IS_CLONE:
-        return requires("paceline") or []
     lines = (line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines())
     return [line for line in lines if line]
 
@@ -226,7 +224,7 @@ def _processor(settings: Settings, instance: Instance) -> Finding:
     )
     text = f"processor: {processor()}, {' '.join(features) or 'no known vector unit'}"
     if done.returncode:
-        return Finding(Level.FAIL, f"{text}: {done.stderr.strip().splitlines()[-1]}", "remove .venv and run again")
+        return Finding(Level.FAIL, f"{text}: {done.stderr.strip().splitlines()[-1]}", MEND)
     if done.stdout.strip() != "True":
         mend = "texts may depend on the other requests of a batch; use another machine, and report this one"
         return Finding(Level.WARN, f"{text}; a row's result depends on the rows beside it", mend)

@@ -4,6 +4,7 @@ Runs in the foreground, in one thread, until SIGINT, SIGTERM or SIGHUP.
 """
 
 import logging
+import os
 import select
 import signal
 import socket
@@ -31,10 +32,14 @@ class Stopped(Exception):
 
 
 class Signals:
-    """Wait for signals: `wait` returns early for a dead child or a stop signal."""
+    """Wait for signals: `wait` returns early for a dead child or a stop signal.
 
-    def __init__(self) -> None:
-        self.stopping = False
+    The death of `parent`, if one is given, is a stop signal, too.
+    """
+
+    def __init__(self, parent: int | None = None) -> None:
+        self._parent = parent
+        self._stopped = False
         self._reader, self._writer = socket.socketpair()
 
     def __enter__(self) -> Self:
@@ -52,12 +57,16 @@ class Signals:
         self._reader.close()
         self._writer.close()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopped or self._parent not in (None, os.getppid())
+
     def wait(self, seconds: float) -> None:
         if not self.stopping and select.select([self._reader], [], [], seconds)[0]:
             self._reader.recv(4096)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
+        self._stopped = True
 
 
 class Supervisor:
@@ -127,9 +136,9 @@ class Silence:
 
 
 @contextmanager
-def supervising(children: Children) -> Iterator[Supervisor]:
+def supervising(children: Children, parent: int | None = None) -> Iterator[Supervisor]:
     """Make a supervisor for the block, and stop all children at its end."""
-    with Signals() as signals:
+    with Signals(parent) as signals:
         try:
             yield Supervisor(children, signals)
         finally:

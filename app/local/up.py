@@ -42,8 +42,12 @@ def serve(
     progress: Progress,
     ready: Callable[[], None],
     plan: Plan = services,
+    parent: int | None = None,
 ) -> None:
-    """Run an instance until a signal ends it; `ready` is called once, when all planned services answer."""
+    """Run an instance until a signal or the death of its parent ends it.
+
+    `ready` is called once, when all planned services answer.
+    """
     _check_keys(settings)
     with instance.lock(), web_port(port, settings.host) as chosen:
         _end_left_over(instance)
@@ -57,7 +61,7 @@ def serve(
             model=settings.model_name,
             began_s=time.time(),
         )
-        _Serving(settings, instance, state, progress).run(plan, chosen, ready)
+        _Serving(settings, instance, state, progress).run(plan, chosen, ready, parent)
 
 
 def detach(settings: Settings, instance: Instance, port: int | None, progress: Progress) -> State:
@@ -147,10 +151,10 @@ class _Serving:
         self._progress = progress
         self._children = Children(instance.logs, self._changed)
 
-    def run(self, plan: Plan, port: int, ready: Callable[[], None]) -> None:
+    def run(self, plan: Plan, port: int, ready: Callable[[], None], parent: int | None) -> None:
         self._instance.write(self._state)
         try:
-            with supervising(self._children) as supervisor:
+            with supervising(self._children, parent) as supervisor:
                 self._start_redis(supervisor)
                 self._start_services(supervisor, plan, port)
                 ready()

@@ -18,7 +18,11 @@ EXAMPLES = ROOT / "examples"
 def run(command: list[str]) -> str:
     """Return what the command prints, in the clone, without settings of the user's own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    environ = {"PYTHONPATH": str(ROOT), "PACELINE_PYTHON": sys.executable, "PACELINE_MODEL": str(model_dir())}
+    environ = {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}",
+        "PACELINE_PYTHON": sys.executable,
+        "PACELINE_MODEL": str(model_dir()),
+    }
     done = subprocess.run(
         command, cwd=ROOT, env=clean | environ, capture_output=True, text=True, timeout=300, check=False
     )
@@ -28,7 +32,7 @@ def run(command: list[str]) -> str:
 
 def test_every_example_is_listed_and_run_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
-    assert files == {"speculate.py", "openai_client.py", "celery_client.py", "own_model.md"}
+    assert files == {"speculate.py", "in_a_program.py", "openai_client.py", "celery_client.py", "own_model.md"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in files)
 
 
@@ -44,6 +48,12 @@ def test_the_openai_client_shows_a_stream(real: Cluster) -> None:
     real.await_ready()
     out = run([sys.executable, "examples/openai_client.py", real.url])
     assert "class Stack" in out and re.search(r"48 tokens, \d+ of them drafted", out)
+
+
+def test_a_program_generates_streams_and_compares(real: Cluster) -> None:
+    real.await_ready()
+    out = run([sys.executable, "examples/in_a_program.py", real.url])
+    assert out.count("tokens were drafted") == 2 and "class Stack" in out and "the same text" in out
 
 
 def test_the_celery_client_shows_a_task_and_a_chain(real: Cluster) -> None:

@@ -10,7 +10,7 @@ from threading import Event as Flag
 from flask import Blueprint, Response, jsonify
 
 from app.errors import StoreUnavailable
-from app.version import version
+from app.version import VERSION
 from workers.deployment import Deployment
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ NEEDED = ("control", "verify")  # requests are served without drafters and fuser
 
 
 def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
-    routes, known = Blueprint("health", __name__), version()
+    routes = Blueprint("health", __name__)
 
     @routes.get("/healthz")
     def healthz() -> tuple[Response, int]:
@@ -33,7 +33,7 @@ def blueprint(deployment: Deployment, leaving: Flag) -> Blueprint:
 
     @routes.get("/version")
     def show_version() -> Response:
-        return jsonify(version=known)
+        return jsonify(version=VERSION)
 
     return routes
 

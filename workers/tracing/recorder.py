@@ -67,6 +67,6 @@ def _collector(settings: Settings, node: str) -> tuple[Sink, ...]:
         otlp = import_module("workers.tracing.otlp")
     except ImportError as error:
         raise InvalidSettings(
-            f"PACELINE_OTLP_URL needs the package {error.name}: install requirements-tracing.txt or the extra `tracing`"
+            f"PACELINE_OTLP_URL needs the package {error.name}: install requirements-tracing.txt"
         ) from error
     return (otlp.Collector(settings.otlp_url, settings.otlp_part, node),)

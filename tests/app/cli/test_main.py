@@ -16,6 +16,7 @@ from app.local.health import Health, load_of
 from app.local.instance import Instance, ProcessId, State
 from app.messages import FinishReason, Result, SpeculationReport, Status, Timing, Usage
 from app.request import Conversation, GenerateRequest, SpeculationBounds
+from app.version import VERSION
 
 REDIS_URL = "redis://:secret@127.0.0.1:1"
 
@@ -269,22 +270,15 @@ def test_flags_are_the_requests_fields() -> None:
     assert values.keys() == GenerateRequest.model_fields.keys() - as_json - {"prompt"}
 
 
-def test_version_is_the_projects(capsys: pytest.CaptureFixture[str]) -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["version"]
+    assert f'\nVERSION = "{VERSION}"\n' in (ROOT / about["path"]).read_text()
     with pytest.raises(SystemExit) as exit_:
         main(["--version"])
-    assert exit_.value.code == 0 and capsys.readouterr().out == f"paceline {version}\n"
+    assert exit_.value.code == 0 and capsys.readouterr().out == f"paceline {VERSION}\n"
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "--version" in capsys.readouterr().out
-
-
-def test_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("app.version.IS_CLONE", False)
-    monkeypatch.setattr("app.version.installed", {"paceline": "7.8.9"}.get)
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert capsys.readouterr().out == "paceline 7.8.9\n"
 
 
 def test_speculation_bounds_are_flags() -> None:

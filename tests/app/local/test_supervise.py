@@ -1,5 +1,6 @@
-"""Test how long a start, and a service without a heartbeat, are waited for."""
+"""Test how long a start, a service without a heartbeat, and an instance without its parent are waited for."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,8 @@ def test_a_start_is_given_up_once_nothing_more_comes_up(tmp_path: Path, monkeypa
     _start(tmp_path, ["draft, verify, web", "draft, web", "web", None])
     with pytest.raises(InstanceError, match="has not got on for 0 s: draft, web"):
         _start(tmp_path, ["draft, web", "web", "draft, web"])
+
+
+def test_the_death_of_the_parent_is_a_stop_signal() -> None:
+    with Signals() as alone, Signals(os.getppid()) as bound, Signals(os.getpid()) as orphan:
+        assert (alone.stopping, bound.stopping, orphan.stopping) == (False, False, True)
