@@ -231,9 +231,9 @@ class GenerateRequest(Conversation, Sampling):
             raise ValueError("min_tokens must be at most max_tokens")
         has_form = bool(self.functions) or (self.response_format is not None and self.response_format.type != "text")
         if has_form and self.ignore_eos:
-            raise ValueError("give either response_format or tools, or ignore_eos: a form ends with the end token")
+            raise ValueError("ignore_eos goes with no response_format and no tools: a form ends with the end token")
         if has_form and self.allowed_token_ids is not None:
-            raise ValueError("give either response_format or tools, or allowed_token_ids")
+            raise ValueError("allowed_token_ids goes with no response_format and no tools")
         if self.functions and (self.raw or self.prompt_ids is not None):
             raise ValueError("tools need messages, or a prompt that is not raw: the chat template shows them")
         return self

@@ -34,6 +34,7 @@ from app.errors import (
     Unsupported,
     validation_message,
 )
+from app.request import GenerateRequest
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +153,16 @@ def _invalid_body(invalid: InvalidBody) -> Response:
 
 
 def _detail(item: Any, names: Mapping[str, str]) -> Detail:
-    first, *rest = [str(part) for part in item["loc"]] or [BODY]
+    message = validation_message(item)
+    first, *rest = [str(part) for part in item["loc"]] or [_named(message)]
     field = ".".join([names.get(first, first), *rest])
-    return Detail(field=field, message=validation_message(item), type=item["type"])
+    return Detail(field=field, message=message, type=item["type"])
+
+
+def _named(message: str) -> str:
+    """Return the field that an error of the whole body begins with."""
+    word = message.split(" ", 1)[0]
+    return word if word in GenerateRequest.model_fields else BODY
 
 
 def _ours(error: PacelineError) -> Response:

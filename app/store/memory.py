@@ -128,6 +128,7 @@ class MemoryStore:
                 finish_reason=entry.finish_reason,
                 error=entry.error,
                 stats=entry.stats,
+                stats_after=tuple(event.stats for event in entry.events),
                 owner=entry.owner,
                 strikes=entry.strikes,
                 ended_s=entry.ended_s,

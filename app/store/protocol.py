@@ -65,6 +65,7 @@ class Snapshot:
     ended_s: float | None
     target: str = ""  # id of the last owner's (`app.engine.weights.target_id`)
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of the prompt's tokens behind its first, if they are wanted
+    stats_after: tuple[Stats, ...] = ()  # each commit
 
 
 class Requests(Protocol):

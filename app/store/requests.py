@@ -170,6 +170,7 @@ def _snapshot(fields: dict[str, str], events: list[Event]) -> Snapshot:
         finish_reason=FinishReason(reason) if reason else None,
         error=fields.get("error") or None,
         stats=Stats.read(fields["stats"]),
+        stats_after=tuple(event.stats for event in events),
         owner=fields["owner"],
         strikes=int(fields["strikes"]),
         target=fields.get("target", ""),  # another version's owner gave none

@@ -44,13 +44,17 @@ MOST_REQUESTS = 64
 
 @dataclass(slots=True)
 class RequestProgress:
-    """A request's progress, for its timeline, in seconds of the wall clock."""
+    """A request's progress, for its timeline and trace, in seconds of the wall clock."""
 
-    created_s: float
+    record: Record
     started_s: float | None = None  # its first step here
     tokens: int = 0
     stats: Stats = Stats()
     reason: FinishReason | None = None
+
+    @property
+    def created_s(self) -> float:
+        return self.record.created_s
 
 
 class VerifierMetrics(RoundObserver):
@@ -88,7 +92,7 @@ class VerifierMetrics(RoundObserver):
                 record = sequence.record
                 if record.id in self._fresh:
                     self._fresh.discard(record.id)
-                    self._record(self._count_begun, record.id, record.created_s, now_s)
+                    self._record(self._count_begun, record, now_s)
 
     def on_failure(self) -> None:
         self._record(self._count_by, STEP_ERRORS, 1)
@@ -104,12 +108,12 @@ class VerifierMetrics(RoundObserver):
         self._record(self._count_step, len(step.entries), step.rows, step.took_s, rounds)
 
     def on_commit(self, sequence: Sequence, event: Event) -> None:
-        self._record(self._count_committed, sequence.record.id, sequence.record.created_s, event)
+        self._record(self._count_committed, sequence.record, event)
 
     def on_left(self, sequence: Sequence, tokens: int, reason: FinishReason) -> None:
         record = sequence.record
         self._fresh.discard(record.id)
-        self._record(self._count_left, record.id, record.created_s, tokens, sequence.stats, reason)
+        self._record(self._count_left, record, tokens, sequence.stats, reason)
 
     def drain(self) -> dict[str, RequestProgress]:
         """Take the progress changed since the last call, by request. For the heartbeat's thread.
@@ -129,10 +133,10 @@ class VerifierMetrics(RoundObserver):
     def _count_prompt(self, tokens: int) -> None:
         self._counters.count(PROMPT_TOKENS, by=tokens)
 
-    def _count_begun(self, request_id: str, created_s: float, now_s: float) -> None:
-        self._counters.observe(QUEUE_WAIT, max(0.0, now_s - created_s), "start")
-        self._started[request_id] = now_s
-        self._of(request_id, created_s)
+    def _count_begun(self, record: Record, now_s: float) -> None:
+        self._counters.observe(QUEUE_WAIT, max(0.0, now_s - record.created_s), "start")
+        self._started[record.id] = now_s
+        self._of(record)
 
     def _count_step(
         self, sequences: int, rows: int, took_s: float, rounds: Listed[tuple[Tree, list[int], int]]
@@ -154,16 +158,16 @@ class VerifierMetrics(RoundObserver):
             counters.count(AT_LOAD, _load(sequences), by=len(rounds))
             counters.count(DRAFTED_AT_LOAD, _load(sequences), by=sum(len(tree) for tree, _, _ in rounds))
 
-    def _count_committed(self, request_id: str, created_s: float, event: Event) -> None:
+    def _count_committed(self, record: Record, event: Event) -> None:
         counters, stats = self._counters, event.stats
         for proposer, count in Counter(event.proposers).items():
             counters.count(TOKENS, proposer, by=count)
         if event.offset == 0 and event.tokens and stats.first_token_s is not None:
-            counters.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - created_s))
-        progress = self._of(request_id, created_s)
+            counters.observe(FIRST_TOKEN, max(0.0, stats.first_token_s - record.created_s))
+        progress = self._of(record)
         progress.tokens, progress.stats, progress.reason = event.offset + len(event.tokens), stats, event.finish_reason
         if event.finish_reason is not None:
-            self._started.pop(request_id, None)
+            self._started.pop(record.id, None)
             counters.count(ENDED, event.finish_reason)
             if progress.tokens > 1 and stats.first_token_s is not None and stats.last_token_s is not None:
                 counters.observe(PER_TOKEN, max(0.0, stats.last_token_s - stats.first_token_s) / (progress.tokens - 1))
@@ -176,13 +180,13 @@ class VerifierMetrics(RoundObserver):
         for _ in range(trees):
             self._counters.observe(TREE, took_s)
 
-    def _count_left(self, request_id: str, created_s: float, tokens: int, stats: Stats, reason: FinishReason) -> None:
-        progress = self._of(request_id, created_s)
+    def _count_left(self, record: Record, tokens: int, stats: Stats, reason: FinishReason) -> None:
+        progress = self._of(record)
         progress.tokens, progress.stats, progress.reason = tokens, stats, reason
-        self._started.pop(request_id, None)
+        self._started.pop(record.id, None)
 
-    def _of(self, request_id: str, created_s: float) -> RequestProgress:
-        progress = self._progress.setdefault(request_id, RequestProgress(created_s, self._started.get(request_id)))
+    def _of(self, record: Record) -> RequestProgress:
+        progress = self._progress.setdefault(record.id, RequestProgress(record, self._started.get(record.id)))
         while len(self._progress) > MOST_REQUESTS:
             self._progress.popitem(last=False)
         return progress

@@ -6,20 +6,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.request import GenerateRequest
+from web.anthropic.requests import CountBody, MessagesBody
 from web.openai.requests import ChatBody, CompletionBody
+from web.openai.tokens import DetokenizeBody, TokenizeBody
+from web.responses.requests import ResponsesBody
 
 Case = tuple[str, bytes]
 CANARY = "canary-7f3a9d1e"
 MIB = 2**20
 DEEP = 100_000
 PROMPT = f'"Name a bird. {CANARY}"'
+TALK = {"model": '"?"', "messages": f'[{{"role":"user","content":{PROMPT}}}]'}
 ROUTES: dict[str, tuple[type[Any], dict[str, str]]] = {  # JSON text by field: short answers, whatever else is wrong
     "/api/generate": (GenerateRequest, {"prompt": PROMPT, "max_tokens": "2", "stop": '["a","e"]'}),
-    "/v1/chat/completions": (
-        ChatBody,
-        {"model": '"?"', "messages": f'[{{"role":"user","content":{PROMPT}}}]', "max_tokens": "2", "stop": '["a","e"]'},
-    ),
+    "/v1/chat/completions": (ChatBody, {**TALK, "max_tokens": "2", "stop": '["a","e"]'}),
     "/v1/completions": (CompletionBody, {"model": '"?"', "prompt": PROMPT, "max_tokens": "2", "stop": '["a","e"]'}),
+    "/v1/responses": (ResponsesBody, {"model": '"?"', "input": PROMPT, "max_output_tokens": "2"}),
+    "/v1/messages": (MessagesBody, {**TALK, "max_tokens": "2"}),
+    "/v1/messages/count_tokens": (CountBody, TALK),
+    "/tokenize": (TokenizeBody, {"prompt": PROMPT}),
+    "/detokenize": (DetokenizeBody, {"tokens": "[1, 2]"}),
 }
 NATIVE = {"stream": '"x"', "wait": '"x"', f"unknown {CANARY}": "1"}  # fields that GenerateRequest has not
 VALUES = (

@@ -59,4 +59,5 @@ def _spans(request: ExportTraceServiceRequest) -> Iterator[Span]:
 
 
 def _value(value: Any) -> Any:
-    return getattr(value, value.WhichOneof("value"))
+    found = getattr(value, value.WhichOneof("value"))
+    return [*map(_value, found.values)] if hasattr(found, "values") else found

@@ -59,7 +59,7 @@ class Answers:
         sampling = {"temperature": 1.0, **self.deployment.tokenizer.sampling}
         requests = body.requests(self.deployment.settings.max_tokens, sampling)
         records = _submit(self.deployment, requests, body.names())
-        head = _head(self.deployment, writer, records[0])
+        head = _head(self.deployment, writer, records)
         prompts = len(records) // (body.n or 1)
         call = Call(records=records, prompts=prompts, writer=writer, head=head, echo=echo)
         watched = self.disconnects.watched(call.ids, client().is_gone)
@@ -94,7 +94,8 @@ def _submit(deployment: Deployment, requests: list[GenerateRequest], names: dict
         raise
 
 
-def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Head:
+def _head(deployment: Deployment, writer: ResponseWriter, records: list[Record]) -> Head:
+    record = records[0]
     target = deployment.requests.target(record.id)
     return Head(
         id=writer.prefix + record.id,
@@ -103,4 +104,5 @@ def _head(deployment: Deployment, writer: ResponseWriter, record: Record) -> Hea
         system_fingerprint=f"fp_{target}" if target else None,
         tokenizer=deployment.tokenizer,
         top=record.logprobs,
+        prompts=[one.prompt_ids for one in records],
     )

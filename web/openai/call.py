@@ -60,7 +60,9 @@ def whole(
     texts = []
     for end in ends:
         text = GrowingText(deployment.tokenizer, end.record)
-        part = echoed(deployment.tokenizer, end, text.take(end.tokens, end.logprobs, is_end=True), call.echo)
+        part = echoed(
+            deployment.tokenizer, end, text.take(end.tokens, end.logprobs, end.stats_after, is_end=True), call.echo
+        )
         texts.append((part, text.ending(end.finish_reason)))
     counts = [0 if call.echo is Echo.PROMPT else len(end.tokens) for end in ends]
     return call.writer.whole(call.head, texts, _usage(call, [*zip(counts, [end.stats for end in ends], strict=True)]))
@@ -107,7 +109,7 @@ def _frames(deployment: Deployment, call: Call, stopping: Flag, client: Client) 
 
 
 def _event_frame(call: Call, place: int, text: GrowingText, event: Event) -> str:
-    part = text.take(event.tokens, event.logprobs, is_end=event.finish_reason is not None)
+    part = text.take(event.tokens, event.logprobs, [event.stats], is_end=event.finish_reason is not None)
     frame = call.writer.part(call.head, place, part)
     if event.finish_reason is None:
         return frame

@@ -49,6 +49,7 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "logit_bias", "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "speculation",
 )  # fmt: skip
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 Harmless = Mapping[str, tuple[JsonValue, ...]]  # values without effect, by field
 CONVERSATION = (
     "tools", "tool_choice", "parallel_tool_calls", "documents", "chat_template_kwargs", "add_generation_prompt",
@@ -60,8 +61,7 @@ UNSUPPORTED: Harmless = {
     "suffix": ("",), "length_penalty": (1, 1.0), "use_beam_search": (False,),
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
     "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "chat_template": (),
-    "prompt_logprobs": (), "truncate_prompt_tokens": (), "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
+    "prompt_logprobs": (), "truncate_prompt_tokens": (), "include_reasoning": (True,), "bad_words": ([],),
 }  # fmt: skip
 
 
@@ -162,6 +162,8 @@ class Body(BaseModel):
     metadata: Ignored = None
     service_tier: Ignored = None
     priority: Ignored = None
+    cache_salt: Ignored = None
+    session_id: Ignored = None
     request_id: Ignored = None
     length_penalty: Refused = None
     use_beam_search: Refused = None
@@ -172,8 +174,10 @@ class Body(BaseModel):
     add_special_tokens: Refused = None
     prompt_logprobs: Refused = None
     truncate_prompt_tokens: Refused = None
-    return_token_ids: Refused = None
-    return_tokens_as_token_ids: Refused = None
+    include_reasoning: Refused = None
+    bad_words: Refused = None
+    return_token_ids: StrictBool | None = Field(None, description="as at vLLM: token ids of prompt and answer")
+    return_tokens_as_token_ids: StrictBool | None = Field(None, description="as at vLLM: `token_id:7` in logprobs")
     structured_outputs: StructuredOutputs | None = Field(None, description="as at vLLM: the answer's form")
     guided_json: dict[str, JsonValue] | str | None = Field(None, description="the same, under vLLM's former names")
     guided_regex: str | None = None
@@ -195,11 +199,10 @@ class Body(BaseModel):
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
         refuse(self, UNSUPPORTED)
-        form = self._form()
-        if form is not None:
-            if rest.get("response_format") is not None:
-                raise Unsupported("response_format", "give one form of the answer")
-            rest = {**rest, "response_format": form}
+        if forms := self._forms():
+            if rest.get("response_format") is not None or len(forms) > 1:
+                raise Unsupported([*forms][-1], "give one form of the answer")
+            rest = {**rest, "response_format": _form(*next(iter(forms.items())))}
         values = given(self, SAMPLING)
         if self.seed is not None:
             values["seed"] = self.seed % 2**63
@@ -209,31 +212,34 @@ class Body(BaseModel):
             raise InvalidBody(error, names) from error
         return [one.model_copy(update={"choice": i}) for one in requests for i in range(self.n or 1)]
 
-    def _form(self) -> dict[str, Any] | None:
-        """Return a response format for vLLM's fields."""
-        names = self.structured_outputs or StructuredOutputs()
-        found = {
-            "json_schema": (names.json_, self.guided_json),
-            "regex": (names.regex, self.guided_regex),
-            "choice": (names.choice, self.guided_choice),
-            "grammar": (names.grammar, self.guided_grammar),
-            "json_object": (names.json_object,),
-        }
-        given = [(kind, value) for kind, values in found.items() for value in values if value]
-        if len(given) > 1:
-            raise Unsupported("structured_outputs", "give one form of the answer")
-        for kind, value in given:
-            if kind == "json_object":
-                return {"type": kind}
-            return {"type": kind, kind: {"schema": _schema(value)} if kind == "json_schema" else value}
-        return None
+    def _forms(self) -> dict[str, Any]:
+        """Return what vLLM's fields say of the answer's form, by field."""
+        found = {} if self.structured_outputs is None else self.structured_outputs.model_dump(by_alias=True)
+        fields = {f"structured_outputs.{name}": value for name, value in found.items()}
+        fields |= {name: getattr(self, name) for name in GUIDED}
+        return {name: value for name, value in fields.items() if value}
+
+    def names(self) -> dict[str, str]:
+        """Map fields of a generate request to the caller's names."""
+        forms = [*self._forms()]
+        return {"response_format": forms[0]} if forms else {}
 
 
-def _schema(value: Any) -> Any:
+def _form(field: str, value: Any) -> dict[str, Any]:
+    """Return a response format for one of vLLM's fields."""
+    kind = field.removeprefix("structured_outputs.").removeprefix("guided_")
+    if kind == "json_object":
+        return {"type": kind}
+    if kind != "json":
+        return {"type": kind, kind: value}
+    return {"type": "json_schema", "json_schema": {"schema": _schema(field, value)}}
+
+
+def _schema(field: str, value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
-        raise Unsupported("structured_outputs.json", f"is not JSON: {error}") from error
+        raise Unsupported(field, f"is not JSON: {error}") from error
 
 
 def _text(value: Any) -> Any:
@@ -315,9 +321,8 @@ class ChatBody(Body):
         return list(self._each([{"messages": [turn_of(turn) for turn in self.messages]}], rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map fields of a generate request to the caller's names."""
         tokens = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {"logprobs": "top_logprobs", **tokens}
+        return {**super().names(), "logprobs": "top_logprobs", **tokens}
 
 
 class CompletionBody(Body):
@@ -355,8 +360,7 @@ class CompletionBody(Body):
         return list(self._each(inputs, rest, self.names()))
 
     def names(self) -> dict[str, str]:
-        """Map fields of a generate request to the caller's names."""
-        return {"prompt_ids": "prompt"}
+        return {**super().names(), "prompt_ids": "prompt"}
 
 
 def turn_of(turn: Turn) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Define the JSON that OpenAI's clients get: completions and chunks, of chats and of plain text."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from app.answer_form import ToolCall
 
 Reason = Literal["stop", "length", "tool_calls"]
+UNLESS_NONE = Field(exclude_if=lambda value: value is None)
+TokenIds = Annotated[list[int] | None, UNLESS_NONE]  # of `return_token_ids`
 
 
 class TopLogprob(BaseModel):
@@ -28,6 +30,7 @@ class Message(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = None
+    reasoning: Annotated[str | None, UNLESS_NONE] = None  # the same, as vLLM names it
     tool_calls: list[ToolCall] | None = None
     refusal: None = None
 
@@ -37,6 +40,7 @@ class ChatChoice(BaseModel):
     message: Message
     logprobs: ChatLogprobs | None
     finish_reason: Reason
+    token_ids: TokenIds = None
 
 
 class PredictionDetails(BaseModel):
@@ -62,6 +66,22 @@ class Usage(BaseModel):
     completion_tokens_details: PredictionDetails
 
 
+class SpeculativeDecoding(BaseModel):
+    """One text's rounds that verified draft tokens, in vLLM's shape. `acceptance_histogram`: by tokens accepted."""
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: None  # no fixed number
+
+
+class Metrics(BaseModel):
+    speculative_decoding: SpeculativeDecoding
+
+
 class CompletionBase(BaseModel):
     id: str
     created: int
@@ -75,6 +95,8 @@ class ChatCompletion(CompletionBase):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: Usage
+    metrics: Annotated[Metrics | None, UNLESS_NONE] = None
+    prompt_token_ids: TokenIds = None
 
 
 class FunctionDelta(BaseModel):
@@ -95,6 +117,7 @@ class Delta(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[CallDelta] | None = None
 
 
@@ -103,6 +126,7 @@ class ChatChunkChoice(BaseModel):
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: Reason | None
+    token_ids: TokenIds = None
 
 
 class ChatChunk(CompletionBase):
@@ -111,6 +135,8 @@ class ChatChunk(CompletionBase):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
+    metrics: Metrics | None = None
+    prompt_token_ids: TokenIds = None
 
 
 class CompletionLogprobs(BaseModel):
@@ -130,6 +156,8 @@ class CompletionChoice(BaseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Reason | None
+    prompt_token_ids: TokenIds = None
+    token_ids: TokenIds = None
 
 
 class Completion(CompletionBase):
@@ -138,6 +166,7 @@ class Completion(CompletionBase):
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
     usage: Usage | None = None
+    metrics: Annotated[Metrics | None, UNLESS_NONE] = None
 
 
 class Model(BaseModel):

@@ -36,12 +36,12 @@ def blueprint(deployment: Deployment, answers: Answers) -> Blueprint:
     @Operation("Go on with a conversation", {200: ChatCompletion}, ChatBody, streams=True, example={"messages": HELLO})
     def chat() -> Response:
         body = body_of(ChatBody)
-        return answers.answer(body, ChatWriter(with_usage=body.with_usage))
+        return answers.answer(body, ChatWriter(body))
 
     @routes.post("/completions")
     @Operation("Go on with a text", {200: Completion}, CompletionBody, streams=True, example={"prompt": "Once"})
     def complete() -> Response:
         body = body_of(CompletionBody)
-        return answers.answer(body, CompletionWriter(with_usage=body.with_usage), body.echoes)
+        return answers.answer(body, CompletionWriter(body), body.echoes)
 
     return routes

@@ -1,7 +1,7 @@
 """Grow one text of a call: from tokens to certain text and its log-probabilities."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
 
@@ -10,7 +10,7 @@ from app.engine.text.answer_parts import CallPart, PartStream
 from app.engine.text.detokenizer import TextStream
 from app.engine.text.stop_strings import AnswerStream
 from app.engine.text.tokenizer import Tokenizer
-from app.messages import FinishReason, Record
+from app.messages import FinishReason, Record, Stats
 from app.request import TokenLogprobs
 from app.store.protocol import Snapshot
 from web.openai.responses import Reason
@@ -41,6 +41,8 @@ class Part:
     spoken: list[Spoken]
     reasoning: str = ""
     calls: Sequence[CallPart] = ()
+    tokens: Sequence[int] = ()  # that were committed
+    drafts: Sequence[tuple[int, int]] = ()  # draft tokens verified and accepted, of each round that had some
 
     def __bool__(self) -> bool:
         return bool(self.text or self.spoken or self.reasoning or self.calls)
@@ -60,8 +62,16 @@ class GrowingText:
             self._parts = PartStream.of(record, tokenizer)
         self._waiting: list[Spoken] = []
         self._has_calls = False
+        self._stats = Stats()
 
-    def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], *, is_end: bool) -> Part:
+    def take(
+        self,
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprobs],
+        stats_after: Sequence[Stats] = (),
+        *,
+        is_end: bool,
+    ) -> Part:
         text = ""
         for i, token in enumerate(tokens):
             if logprobs:
@@ -69,13 +79,21 @@ class GrowingText:
             text += self._answer.feed([token])
         if is_end:
             text += self._answer.flush()
-        ready = [one for one in self._waiting if one.start < self._answer.shown]
+        is_whole = is_end and self._answer.stopped_by is None  # the token that ends it has no text
+        ready = [one for one in self._waiting if is_whole or one.start < self._answer.shown]
         self._waiting = self._waiting[len(ready) :]
+        drafts = [*self._drafts(stats_after)]
         if self._parts is None:
-            return Part(text, ready)
+            return Part(text, ready, tokens=tokens, drafts=drafts)
         parts = self._parts.feed(text, is_end=is_end)
         self._has_calls = self._has_calls or bool(parts.calls)
-        return Part(parts.content, ready, parts.reasoning, parts.calls)
+        return Part(parts.content, ready, parts.reasoning, parts.calls, tokens, drafts)
+
+    def _drafts(self, stats_after: Sequence[Stats]) -> Iterator[tuple[int, int]]:
+        for stats in stats_after:
+            if stats.drafted > self._stats.drafted:
+                yield stats.drafted - self._stats.drafted, stats.accepted - self._stats.accepted
+            self._stats = stats
 
     def ending(self, reason: FinishReason | None) -> Ending:
         """Name the end as OpenAI does."""
@@ -97,11 +115,13 @@ def echoed(tokenizer: Tokenizer, end: Snapshot, part: Part, echo: Echo) -> Part:
     if echo is Echo.PROMPT:
         return Part(text, spoken)
     moved = [Spoken(len(text) + one.start, one.token, one.logprobs) for one in part.spoken]
-    return Part(text + part.text, [*spoken, *moved])
+    return replace(part, text=text + part.text, spoken=[*spoken, *moved])
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> tuple[str, list[int] | None]:
     """Spell a token alone as OpenAI does, with its bytes, perhaps a part of a character."""
+    if token in tokenizer.silent:
+        return tokenizer.silent[token], None
     raw = tokenizer.grammars.bytes_of(token)
     if raw is None:
         return tokenizer.decode([token]), None

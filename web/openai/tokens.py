@@ -2,6 +2,7 @@
 
 POST /tokenize      text or conversation -> token ids
 POST /detokenize    token ids -> text
+GET /tokenizer_info its special tokens and chat template, of which clients make prompts
 """
 
 from typing import Self
@@ -70,6 +71,15 @@ class Detokenized(BaseModel):
     prompt: str
 
 
+class TokenizerInfo(BaseModel):
+    bos_token: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    unk_token: str | None = None
+    chat_template: str | None
+    model_max_length: int
+
+
 def _conversation(body: TokenizeBody, messages: list[Turn]) -> Conversation:
     names = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
     try:
@@ -99,5 +109,11 @@ def blueprint(deployment: Deployment) -> Blueprint:
         if max(body.tokens, default=0) >= tokenizer.vocab_size:
             raise InvalidRequest("tokens", f"token ids must be below {tokenizer.vocab_size}")
         return json_answer(Detokenized(prompt=tokenizer.decode(body.tokens)))
+
+    @routes.get("/tokenizer_info")
+    def tokenizer_info() -> Response:
+        template, most = tokenizer.template_source, tokenizer.context_tokens
+        info = {**tokenizer.special_tokens, "chat_template": template, "model_max_length": most}
+        return json_answer(TokenizerInfo.model_validate(info))
 
     return routes

@@ -30,13 +30,13 @@ MOST_ROUNDS = 4096  # requests whose rounds are counted
 SEND_EVERY_MS = 1000
 PATIENCE_S = 2.0  # with a collector, retries included; a process that ends waits for it as long
 SHORTEST_WAIT_S = 0.0001
-Facts = dict[str, str | int | float]
+Facts = dict[str, str | int | float | list[str]]
 
 
 class Collector:
     """`part` of the requests is traced. Implements `Sink`."""
 
-    def __init__(self, url: str, part: float, node: str) -> None:
+    def __init__(self, url: str, part: float, node: str, model: str) -> None:
         self._ids = _Ids()
         resource = Resource.create({"service.name": "paceline", "service.instance.id": node})
         # A sampler of the environment would decide in each process anew; `is_traced` decides for all of them.
@@ -46,7 +46,7 @@ class Collector:
             BatchSpanProcessor(exporter, max_queue_size=MOST_WAITING, schedule_delay_millis=SEND_EVERY_MS)
         )
         self._tracer = self._provider.get_tracer("paceline")
-        self._part, self._node = part, node
+        self._part, self._node, self._model = part, node, model
         self._rounds: OrderedDict[str, tuple[int, float]] = OrderedDict()  # by request: steps, end of the last one
 
     def write(self, spans: Sequence[WorkSpan], progress: Mapping[str, RequestProgress]) -> None:
@@ -87,6 +87,7 @@ class Collector:
             "paceline.rounds": progress.stats.rounds,
             "paceline.drafted": progress.stats.drafted,
             "paceline.accepted": progress.stats.accepted,
+            **_gen_ai(progress, self._model),
         }
         self._ids.next = ids(request_id)
         self._send("request", Context(), SpanKind.SERVER, progress.created_s, end_s or time.time(), facts)
@@ -102,6 +103,33 @@ class Collector:
         while len(self._rounds) > MOST_ROUNDS:
             self._rounds.popitem(last=False)
         return number + 1, since_s
+
+
+def _gen_ai(progress: RequestProgress, model: str) -> Facts:
+    """Name a request's facts by OpenTelemetry's semantic conventions for generative AI."""
+    record = progress.record
+    sampling = record.sampling
+    facts: Facts = {
+        "gen_ai.operation.name": "text_completion",  # a record is a prompt's tokens, of chats too
+        "gen_ai.provider.name": "paceline",
+        "gen_ai.request.model": model,
+        "gen_ai.request.max_tokens": record.max_tokens,
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+        "gen_ai.request.presence_penalty": sampling.presence_penalty,
+        "gen_ai.response.id": record.id,
+        "gen_ai.response.model": model,
+        "gen_ai.response.finish_reasons": [str(progress.reason)],
+        "gen_ai.usage.input_tokens": len(record.prompt_ids),
+        "gen_ai.usage.cache_read.input_tokens": progress.stats.reused,
+        "gen_ai.usage.output_tokens": progress.tokens,
+    }
+    if sampling.top_k:
+        facts["gen_ai.request.top_k"] = sampling.top_k
+    if sampling.seed is not None:
+        facts["gen_ai.request.seed"] = sampling.seed
+    return facts
 
 
 def ids(request_id: str) -> tuple[int, int]:

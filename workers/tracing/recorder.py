@@ -69,4 +69,4 @@ def _collector(settings: Settings, node: str) -> tuple[Sink, ...]:
         raise InvalidSettings(
             f"PACELINE_OTLP_URL needs the package {error.name}: install requirements-tracing.txt"
         ) from error
-    return (otlp.Collector(settings.otlp_url, settings.otlp_part, node),)
+    return (otlp.Collector(settings.otlp_url, settings.otlp_part, node, settings.model_name),)

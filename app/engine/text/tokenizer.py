@@ -47,9 +47,9 @@ class Tokenizer:
         self._backend.no_padding()
         config = _read_json(folder / "config.json")
         tokenizer_config = _read_json(folder / "tokenizer_config.json")
-        special_tokens = _special_tokens(tokenizer_config)
-        source = _template_source(folder, tokenizer_config)
-        self._conversations = None if source is None else Conversations(ChatTemplate(source, special_tokens))
+        self.special_tokens = _special_tokens(tokenizer_config)  # by their names
+        self.template_source = source = _template_source(folder, tokenizer_config)
+        self._conversations = None if source is None else Conversations(ChatTemplate(source, self.special_tokens))
         # Columns of the model's logits: ids from there on mean nothing.
         self.vocab_size = int(_text_config(config).get("vocab_size") or self._backend.get_vocab_size())
         self.context_tokens = _context_tokens(folder, config)  # of prompt and answer together
@@ -59,7 +59,7 @@ class Tokenizer:
         self.eos_ids = _eos_ids(
             generation.get("eos_token_id"),
             _text_config(config).get("eos_token_id"),
-            self._backend.token_to_id(special_tokens.get("eos_token", "")),
+            self._backend.token_to_id(self.special_tokens.get("eos_token", "")),
         )
         # Special tokens that are text nevertheless: they divide an answer into its parts.
         marks = (THINK, END_OF_THINK, *(() if self.call_syntax is None else self.call_syntax.markers))
@@ -68,6 +68,9 @@ class Tokenizer:
             for mark in marks
             if (id_ := self.token_of(mark)) is not None and not self._backend.decode([id_], skip_special_tokens=True)
         }
+        added = self._backend.get_added_tokens_decoder()
+        # Names of the tokens that are no text.
+        self.silent = {id_: one.content for id_, one in added.items() if one.special and id_ not in self._marks}
         self.grammars = Grammars(path, self.vocab_size, self.eos_ids)
         # Tokens that stand for one raw byte ("byte fallback"); their text depends on their neighbours.
         self.byte_ids = frozenset(

@@ -112,9 +112,7 @@ def test_progress_of_a_released_request() -> None:
     sequence = fakes.sequence([1])
     sequence.record = one
     meter.on_left(sequence, 4, FinishReason.CANCELLED)
-    assert meter.drain() == {
-        one.id: RequestProgress(one.created_s, None, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)
-    }
+    assert meter.drain() == {one.id: RequestProgress(one, None, 4, fakes.sequence([1]).stats, FinishReason.CANCELLED)}
 
 
 @pytest.mark.parametrize("way", ["cancelled", "let go", "failed", "done"])

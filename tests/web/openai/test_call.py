@@ -16,7 +16,7 @@ from app.config import Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.messages import FinishReason, Record
 from tests.web.conftest import TEXT, Server
-from tests.web.doubles import ScriptedVerifier
+from tests.web.doubles import ROUND, ScriptedVerifier
 from tests.web.events import parse_text
 from web.factory import create_app
 from workers.deployment import Deployment
@@ -50,7 +50,7 @@ def chat(client: FlaskClient, **body: Any) -> dict[str, Any]:
 
 def test_a_chat_completion_has_openais_shape(client: FlaskClient, verifier: ScriptedVerifier) -> None:
     answer = chat(client)
-    assert set(answer) == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}
+    assert set(answer) == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage", "metrics"}
     assert answer["id"].startswith("chatcmpl-") and answer["object"] == "chat.completion"
     assert abs(answer["created"] - time.time()) < 60 and answer["system_fingerprint"].startswith("fp_")
     message = {"role": "assistant", "content": TEXT, "reasoning_content": None, "tool_calls": None, "refusal": None}
@@ -63,6 +63,27 @@ def test_a_chat_completion_has_openais_shape(client: FlaskClient, verifier: Scri
     details = usage["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] == native["speculation"]["accepted"] > 0
     assert sum(details.values()) == native["speculation"]["drafted"]
+
+
+def test_an_answer_has_its_draft_tokens_by_round(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    """AIPerf reads this, and drops what does not add up."""
+    found = chat(client)
+    details = found["usage"]["completion_tokens_details"]
+    accepted, rounds = details["accepted_prediction_tokens"], -(-len(verifier.answer) // ROUND)
+    last = len(verifier.answer) - ROUND * (rounds - 1) - 1
+    histogram = [0] * ROUND
+    histogram[ROUND - 1] += rounds - 1
+    histogram[last] += 1
+    assert found["metrics"]["speculative_decoding"] == {
+        "mean_acceptance_length": 1 + accepted / rounds,
+        "draft_acceptance_rate": accepted / (rounds * ROUND),
+        "acceptance_histogram": histogram,
+        "num_spec_steps": rounds,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": rounds * ROUND,
+        "num_spec_tokens": None,
+    }
+    assert "metrics" not in chat(client, n=2)
 
 
 def test_a_streamed_chat_has_role_first_and_reason_last(client: FlaskClient, verifier: ScriptedVerifier) -> None:
@@ -86,7 +107,8 @@ def test_usage_is_a_chunk_of_its_own(client: FlaskClient, verifier: ScriptedVeri
     body = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = chunks_of(client.post("/v1/chat/completions", json=body))
     assert all(chunk["usage"] is None for chunk in chunks)
-    assert last["choices"] == [] and last["usage"] == chat(client)["usage"]
+    whole = chat(client)
+    assert last["choices"] == [] and last["usage"] == whole["usage"] and last["metrics"] == whole["metrics"]
     assert last["usage"]["completion_tokens"] == len(verifier.answer) > len(chunks)
 
 
@@ -129,7 +151,7 @@ def test_logprobs_are_of_the_texts_tokens(client: FlaskClient, verifier: Scripte
     ask = {**CHAT, "logprobs": True, "top_logprobs": 2, "stop": stop}
     whole = chat(client, **ask)["choices"][0]
     content = whole["logprobs"]["content"]
-    spoken = b"".join(bytes(one["bytes"]) for one in content)
+    spoken = b"".join(bytes(one["bytes"] or ()) for one in content)
     text = whole["message"]["content"].encode()
     assert spoken == text if stop is None else spoken.startswith(text) and len(spoken) < len(text) + 8
     assert all(one["logprob"] == -0.7 and len(one["top_logprobs"]) == 2 for one in content)
@@ -207,11 +229,12 @@ NEUTRAL = {  # what load generators and evaluation tools always send
     "repetition_penalty": 1.0, "length_penalty": 1, "use_beam_search": False, "best_of": 1, "echo": False, "top_k": -1,
     "skip_special_tokens": True, "spaces_between_special_tokens": True, "include_stop_str_in_output": False,
     "min_tokens": 0, "stop_token_ids": [], "prompt_logprobs": None, "return_token_ids": False, "priority": 0,
-    "add_special_tokens": True, "structured_outputs": None, "guided_json": None,
+    "add_special_tokens": True, "structured_outputs": None, "guided_json": None, "include_reasoning": True,
+    "bad_words": [], "cache_salt": "a", "return_tokens_as_token_ids": False,
 }  # fmt: skip
 UNSERVED = {
     "use_beam_search": True, "best_of": 2, "skip_special_tokens": False,
-    "prompt_logprobs": 1, "truncate_prompt_tokens": 5, "return_token_ids": True,
+    "prompt_logprobs": 1, "truncate_prompt_tokens": 5, "include_reasoning": False, "bad_words": ["no"],
 }  # fmt: skip
 
 
@@ -244,7 +267,8 @@ def test_an_echo_has_the_prompt_and_its_logprobs(client: FlaskClient, verifier: 
     logprobs = choice["logprobs"]
     assert choice["text"] == "Größe 👩‍🚀 of" + TEXT
     assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
-    assert len(logprobs["tokens"]) == len(prompt) + len(verifier.answer) - 1, "the end token has no text"
+    assert len(logprobs["tokens"]) == len(prompt) + len(verifier.answer), "the end token's, too"
+    assert logprobs["tokens"][-1] == "<|im_end|>" and logprobs["text_offset"][-1] == len(choice["text"])
     assert {len(values) for values in logprobs.values()} == {len(logprobs["tokens"])}
     assert logprobs["token_logprobs"][1 : len(prompt)] == [-0.5 * i for i in range(1, len(prompt))]
     assert logprobs["text_offset"][len(prompt)] == len("Größe 👩‍🚀 of")
@@ -254,6 +278,29 @@ def test_an_echo_has_the_prompt_and_its_logprobs(client: FlaskClient, verifier: 
     for wrong in ({"stream": True}, {"echo": False, "max_tokens": 0}):
         assert client.post("/v1/completions", json={**body, **wrong}).status_code == 400
     assert client.post("/v1/chat/completions", json={**CHAT, "echo": True}).status_code == 400
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_token_ids_are_those_of_the_request_whole_and_streamed(
+    client: FlaskClient, verifier: ScriptedVerifier, path: str
+) -> None:
+    """As at vLLM: a chat's prompt stands at the root, a completion's in its choice; a stream has each once."""
+    body = {**PATHS[path], "return_token_ids": True, "return_tokens_as_token_ids": True}
+    body["logprobs"] = True if path == "/v1/chat/completions" else 1
+    whole = client.post(path, json=body).json
+    record = verifier.deployment.requests.snapshot(verifier.seen[0]).record
+    (choice,) = whole["choices"]
+    holder = whole if path == "/v1/chat/completions" else choice
+    assert (holder["prompt_token_ids"], choice["token_ids"]) == ([*record.prompt_ids], verifier.answer)
+    logprobs = choice["logprobs"]
+    names = logprobs["tokens"] if "tokens" in logprobs else [one["token"] for one in logprobs["content"]]
+    assert names == [f"token_id:{token}" for token in verifier.answer]
+    chunks = chunks_of(client.post(path, json={**body, "stream": True}))
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [token for one in choices for token in one.get("token_ids", ())] == verifier.answer
+    prompts = [one["prompt_token_ids"] for one in (*chunks, *choices) if "prompt_token_ids" in one]
+    assert prompts == [[*record.prompt_ids]]
+    assert "token_ids" not in client.post(path, json=PATHS[path]).text
 
 
 def test_a_completion_goes_on_from_token_ids(client: FlaskClient, verifier: ScriptedVerifier) -> None:
@@ -464,3 +511,22 @@ def test_the_model_is_listed(client: FlaskClient) -> None:
     listed = client.get("/v1/models").json
     assert listed["object"] == "list" and [model["id"] for model in listed["data"]] == [MODEL]
     assert client.get(f"/v1/models/{MODEL}").json == listed["data"][0]
+
+
+def test_the_calls_of_open_webui_are_answered(client: FlaskClient, verifier: ScriptedVerifier) -> None:
+    """Recorded from its 0.12.4: the list of models, a chat with its settings, its tasks, going on with an answer."""
+    model = client.get("/v1/models").json["data"][0]["id"]
+    turn = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+    asked = {"model": model, "messages": [{"role": "system", "content": "Be brief."}, turn]}
+    params = {
+        "temperature": 0.8, "top_p": 0.9, "min_p": 0.0, "max_tokens": 128, "frequency_penalty": 0.0, "seed": 0,
+        "presence_penalty": 0.0, "stop": ["\n\nUser:"], "logit_bias": {"5": -100}, "reasoning_effort": "low",
+    }  # fmt: skip
+    chat_body = {**asked, **params, "stream": True, "stream_options": {"include_usage": True}}
+    *parts, last = chunks_of(client.post("/v1/chat/completions", json=chat_body))
+    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == TEXT and last["usage"]
+    begun = {"role": "assistant", "content": "Grö", "reasoning_content": "Hm.", "id": "a", "timestamp": 1}
+    more = {"continue_final_message": True, "add_generation_prompt": False}
+    going = {**asked, "messages": [*asked["messages"], begun], "stream": False, **more}
+    for body in ({**asked, "stream": False, "max_tokens": 400}, {**asked, "stream": False}, going):
+        assert client.post("/v1/chat/completions", json=body).json["choices"][0]["message"]["content"] == TEXT

@@ -47,7 +47,8 @@ def test_parts_join_to_the_text_and_its_logprobs(data, ids, stop):
     for id_ in ids:
         starts.append(at)
         at += len(WORDS[id_])
-    expected = [(start, i) for i, start in enumerate(starts) if start < len(whole.text)]
+    is_stopped = any(text in "".join(WORDS[id_] for id_ in ids) for text in stop)
+    expected = [(start, i) for i, start in enumerate(starts) if start < len(whole.text) or not is_stopped]
     assert [(spoken.start, -spoken.logprobs.logprob) for spoken in whole.spoken] == expected
     assert [spoken.token for spoken in whole.spoken] == [ids[i] for _, i in expected]
 

@@ -47,6 +47,12 @@ def test_wrong_bodies_name_the_field(client: FlaskClient, path: str, body: dict[
     assert field is None or response.json["error"]["field"] == field
 
 
+def test_clients_that_tokenise_find_templates_and_special_tokens(client: FlaskClient, tokenizer: Tokenizer) -> None:
+    info = client.get("/tokenizer_info").json
+    assert client.post("/tokenize", json={"prompt": info["eos_token"]}).json["tokens"] == [*tokenizer.eos_ids]
+    assert "<|im_start|>" in info["chat_template"] and info["model_max_length"] == tokenizer.context_tokens
+
+
 def test_health_and_version(client: FlaskClient) -> None:
     assert client.get("/health").status_code == client.get("/readyz").status_code
     assert client.get("/version").json["version"][0].isdigit()

@@ -78,9 +78,9 @@ def test_a_conversation_with_calls_and_results_goes_on(client: FlaskClient, call
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "no"}}}]}, "tools"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "b"}}}, None),
-        ({"tool_choice": "required"}, None),
-        ({"tools": TOOLS, "ignore_eos": True}, None),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "b"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "ignore_eos": True}, "ignore_eos"),
         ({"functions": [{"name": "a"}]}, "functions"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [
             {"id": "a", "function": {"name": "time", "arguments": "{}"}}]}]}, "messages.0"),
@@ -88,12 +88,12 @@ def test_a_conversation_with_calls_and_results_goes_on(client: FlaskClient, call
             {"id": "a", "function": {"name": "time", "arguments": "no"}}]}]},
          "messages.0.tool_calls.0.function.arguments"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
-        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
-        ({"guided_regex": "a("}, "response_format"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
+        ({"guided_regex": "a("}, "guided_regex"),
         ({"response_format": {"type": "regex"}}, "response_format"),
     ],
 )  # fmt: skip
-def test_wrong_tools_are_refused_by_name(client: FlaskClient, body: dict[str, Any], param: str | None) -> None:
+def test_wrong_tools_are_refused_by_name(client: FlaskClient, body: dict[str, Any], param: str) -> None:
     response = client.post("/v1/chat/completions", json={**CHAT, **body})
     error = error_of(response)
     assert response.status_code == 400, error

@@ -64,8 +64,8 @@ def test_unconnected_processes_make_one_trace_for_each_request(
     time.sleep(0.01)
     _work(verify, one.id)
     stats = Stats(rounds=2, drafted=5, accepted=1, first_token_s=began_s, last_token_s=time.time())
-    ended = RequestProgress(one.created_s, began_s, tokens=3, stats=stats, reason=FinishReason.LENGTH)
-    progress |= {one.id: ended, other.id: RequestProgress(other.created_s, began_s)}
+    ended = RequestProgress(one, began_s, tokens=3, stats=stats, reason=FinishReason.LENGTH)
+    progress |= {one.id: ended, other.id: RequestProgress(other, began_s)}
     for heartbeat in (web, verify, draft):  # the web process submits
         heartbeat.end()
 
@@ -85,6 +85,10 @@ def test_unconnected_processes_make_one_trace_for_each_request(
     assert [span["paceline.round"] for span in whole if span["name"] == "verify"] == [1, 2]
     assert [span["paceline.batch.sequences"] for span in whole if span["name"] == "verify"] == [2, 1]
     assert (root["paceline.tokens"], root["paceline.finish_reason"], root["paceline.accepted"]) == (3, "length", 1)
+    named = {name.removeprefix("gen_ai."): value for name, value in root.items() if name.startswith("gen_ai.")}
+    assert (named["operation.name"], named["request.model"]) == ("text_completion", "smollm2-135m")
+    assert (named["usage.input_tokens"], named["usage.output_tokens"]) == (len(one.prompt_ids), 3)
+    assert (named["request.temperature"], named["response.finish_reasons"]) == (0.0, ["length"])
     drafted = whole[4]
     assert root["start_s"] <= whole[1]["start_s"] < whole[1]["end_s"] <= whole[2]["end_s"] <= drafted["start_s"]
     assert drafted["end_s"] <= whole[5]["start_s"] and 0.01 <= drafted["end_s"] - drafted["start_s"] < 5.0
