@@ -57,6 +57,7 @@ TIERS = {
     "tests/lab": "model",
     "tests/test_architecture.py": "process",
     "tests/test_exactness_answers.py": "model",
+    "tests/test_exactness_calls.py": "model",
     "tests/test_exactness_model.py": "model",
     "tests/test_exactness_tiny.py": "model",
     "tests/test_launcher.py": "process",

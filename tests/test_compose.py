@@ -155,8 +155,12 @@ def test_web_servers_have_few_heaps() -> None:
 
 
 def test_every_setting_reaches_the_containers() -> None:
-    """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
+    """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key.
+
+    And but vLLM's, which the image has not.
+    """
     own = {"home", "state", "node", "api_key", "host"}
+    own |= {"engine", "vllm_python", "vllm_dtype", "tensor_parallel", "pipeline_parallel"}
     given = {name.removeprefix(PREFIX).lower() for service in OURS.values() for name in service["environment"]}
     assert Settings.model_fields.keys() - own <= given
     everywhere = {name.removeprefix(PREFIX).lower() for name in OURS["verify"]["environment"]}

@@ -111,6 +111,7 @@ UNITS = {  # by the end of a number's name
     "partition": "cores, multiprocessors | auto",
     "_part": "fraction",
     "_share": "fraction",
+    "_parallel": "devices",
 }
 WAIT = "how threads wait"
 BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}

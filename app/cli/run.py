@@ -37,7 +37,7 @@ IN_CLONES = {"test", "lab"}  # their files are not installed
 # Whole files to each process, in the order of tests/conftest.py; many wait, so that two cores carry three. A later flag
 # beats an earlier one.
 DEFAULTS = {"test": ("-n3", "--dist=loadfile", "--no-loadscope-reorder")}
-FLAGS = {"test": {"--quick": ("-m", "unit")}}  # a flag of ours, and the module's own for it
+FLAGS = {"test": {"--quick": ("-m", "unit and not extended")}}  # a flag of ours, and the module's own for it
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
 with -d it runs on in the background until `paceline down`. The first start also fetches the model and compiles the

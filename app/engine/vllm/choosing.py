@@ -94,7 +94,7 @@ class _Unpacked:
         return None if packed is None else np.unpackbits(packed, count=self._vocab_size, bitorder="little").astype(bool)
 
 
-class ChosenRows:
+class WalkedRows:
     """The rows of a request whose tokens a worker has chosen. Implements `app.engine.target.TargetRows`."""
 
     __slots__ = ("_places", "_verdict")

@@ -38,8 +38,7 @@ def load_target(
 
     Raises ModelRefused where vLLM is absent, or another than this engine is written against.
     """
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.update({**ENVIRONMENT, **os.environ})
     if importlib.util.find_spec("vllm") is None:
         raise ModelRefused(
             "PACELINE_ENGINE=vllm, but this Python has no vLLM: name one that has it in PACELINE_VLLM_PYTHON"

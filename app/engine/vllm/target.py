@@ -18,7 +18,7 @@ from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.executor.abstract import Executor
 
 from app.engine.target import StepOnCollect
-from app.engine.vllm.choosing import ChosenRows, RowRule
+from app.engine.vllm.choosing import RowRule, WalkedRows
 from app.engine.vllm.scheduler import Silent, Steered
 from app.engine.vllm.worker import Worker
 from app.state import BatchEntry, CachedSequence
@@ -90,7 +90,7 @@ class VLLMTarget:
     def launch(self, works: list[BatchEntry]) -> StepOnCollect:
         return StepOnCollect(partial(self.forward, works))
 
-    def forward(self, works: list[BatchEntry]) -> list[ChosenRows | None]:
+    def forward(self, works: list[BatchEntry]) -> list[WalkedRows | None]:
         """Return the chosen rows of final entries, None for prompt chunks. Raises what vLLM raises."""
         self._reserved = 0
         names = [self._named(work) for work in works]
@@ -131,13 +131,13 @@ class VLLMTarget:
     def close(self) -> None:
         self._client.shutdown()
 
-    def _rows(self, work: BatchEntry, name: str) -> ChosenRows | None:
+    def _rows(self, work: BatchEntry, name: str) -> WalkedRows | None:
         if not work.final:
             return None
         verdict = self._scheduler.verdicts[name]
         if work.scores is None:
             self._prune(work, self._scheduler.sent.get(name, ()))
-        return ChosenRows(verdict)
+        return WalkedRows(verdict)
 
     def _prune(self, work: BatchEntry, sent: "list[int] | tuple[()]") -> None:
         """Mark drafts without rows: a request that has joined in this step has none, or vLLM's padding."""

@@ -222,7 +222,7 @@ def test_quick_means_the_unit_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cli.run.os.environ", dict(os.environ))
     monkeypatch.setattr("app.cli.run.subprocess.call", lambda command, cwd: commands.append(command) or 0)
     assert main(["test", "--quick", "tests/app", "-q"]) == main(["bench", "--quick"]) == 0
-    assert commands[0][-4:] == ["-m", "unit", "tests/app", "-q"] and "pytest" in commands[0]
+    assert commands[0][-4:] == ["-m", "unit and not extended", "tests/app", "-q"] and "pytest" in commands[0]
     assert commands[1][-1] == "--quick", "a flag of test alone"
 
 

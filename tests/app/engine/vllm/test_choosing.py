@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from app.engine.cpu.runner import CPURows
-from app.engine.vllm.choosing import ChosenRows, RowRule, choose, score
+from app.engine.vllm.choosing import RowRule, WalkedRows, choose, score
 from app.errors import GenerationFailed
 from app.request import Sampling
 from app.stages.verify import verify
@@ -60,7 +60,7 @@ def test_a_worker_chooses_what_the_verifier_would(good: int, sampling: Sampling,
     assert len(expected.tokens) >= good
     chosen = choose(RowRule.of(work, drafts), HISTORY, drafts, logits, states)
     assert chosen == expected
-    assert verify([work], [ChosenRows(chosen)]) == [expected], "the verifier walks the same way again"
+    assert verify([work], [WalkedRows(chosen)]) == [expected], "the verifier walks the same way again"
 
 
 def test_masks_end_where_a_draft_is_forbidden_and_where_nothing_can_follow() -> None:
@@ -75,7 +75,7 @@ def test_masks_end_where_a_draft_is_forbidden_and_where_nothing_can_follow() -> 
     first = int(logits[0].argmax())
     work = entry([first], Sampling(), ends)
     chosen = choose(RowRule.of(work, [first]), HISTORY, [first], logits[:2], states[:2])
-    (verdict,) = verify([work], [ChosenRows(chosen)])
+    (verdict,) = verify([work], [WalkedRows(chosen)])
     assert verdict is not None and (verdict.tokens, verdict.error) == ([first], "the schema cannot go on")
 
 
