@@ -46,6 +46,8 @@ if sys.argv[2] == "interrupt":
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put an app beside the launcher."""
     (tmp_path / "app" / "cli").mkdir(parents=True)
+    for package in ("app", "app/cli"):  # else one of the same name further down the path is taken
+        (tmp_path / package / "__init__.py").touch()
     (tmp_path / "app" / "cli" / "main.py").write_text(APP)
     shutil.copy(ROOT / "paceline", tmp_path)
     monkeypatch.setattr("paceline.child.SERVER", tmp_path)

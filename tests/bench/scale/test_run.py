@@ -8,6 +8,7 @@ import pytest
 from bench.scale.run import main, parse_args
 
 
+@pytest.mark.extended  # starts a deployment of its own
 def test_every_token_is_known_and_counts_are_of_the_round(tmp_path: Path):
     out = tmp_path / "scale.json"
     point = "--requests 2 --contexts 40 --drafts 0 4 --step-ms 20 --seconds 1"

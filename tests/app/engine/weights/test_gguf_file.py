@@ -88,6 +88,7 @@ def test_a_file_gives_the_logits_of_transformers_own_reading(
     torch.testing.assert_close(last_row(again, ids), ours, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.extended  # compiles for a minute
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_k_types_are_multiplied_as_integers_with_exact_rows(family: str, tmp_path: Path) -> None:
     file, home = tmp_path / "tiny.gguf", tmp_path / "home"

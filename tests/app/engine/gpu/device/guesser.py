@@ -70,7 +70,9 @@ def guesses_of(guesser, samplings) -> list:
     return found
 
 
-@pytest.mark.parametrize("head_ids", [None, HEAD_IDS], ids=["whole", "trimmed"])
+@pytest.mark.parametrize(
+    "head_ids", [pytest.param(None, marks=pytest.mark.extended), HEAD_IDS], ids=["whole", "trimmed"]
+)
 def test_guesses_are_those_of_the_cpu(head_ids):
     make = trimmed if head_ids is not None else lambda: fakes.tiny(num_hidden_layers=1)
     samplings = [GREEDY, NOISY, GREEDY]

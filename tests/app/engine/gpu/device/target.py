@@ -63,7 +63,7 @@ def forking(book):
     [
         ("llama", 1, False),
         pytest.param("llama", 2, True, marks=pytest.mark.extended),
-        ("qwen2", 1, True),
+        pytest.param("qwen2", 1, True, marks=pytest.mark.extended),
         ("qwen3", 1, True),
     ],  # mistral: below
 )
@@ -149,6 +149,7 @@ SAMPLINGS = [
 ]
 
 
+@pytest.mark.extended
 def test_sampled_texts_are_those_of_the_cpu():
     records = [record(PROMPTS[0], 5, request_id=f"r{i}", sampling=s) for i, s in enumerate(SAMPLINGS)]
     expected = fakes.texts(fakes.pipeline(fakes.served()), *records)
@@ -207,6 +208,7 @@ def test_a_rehearsal_changes_nothing_and_longer_sequences_run_all_the_same():
         assert fakes.texts(fakes.pipeline(runner), record(prompt, 2)) == [alone(model, prompt, 2)]
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of sums of what is no number
 def test_nan_is_cleared_and_spoils_no_other_sequence():
     model, runner = served()
