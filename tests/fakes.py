@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 import transformers
 from msgspec.structs import replace
@@ -171,6 +172,29 @@ class Characters:
     def decode(self, ids: Sequence[int]) -> str:
         """Return a character a token."""
         return "".join(chr(97 + id_) for id_ in ids)
+
+
+class EvenAndOdd(Characters):
+    """A tokenizer whose every grammar is the same: tokens at even places are even, the others odd."""
+
+    @property
+    def grammars(self) -> "EvenAndOdd":
+        """Return itself."""
+        return self
+
+    def state(self, grammar: str, prefix: Sequence[int] = ()) -> "EvenAndOdd":
+        """Return itself."""
+        return self
+
+    def is_free(self, generated: int) -> bool:
+        """Tell that no place is free."""
+        return False
+
+    def mask(self, generated: Sequence[int]) -> np.ndarray | None:
+        """Allow the half of the vocabulary that may follow."""
+        if any(token % 2 != place % 2 for place, token in enumerate(generated)):
+            return None
+        return np.arange(self.vocab_size) % 2 == len(generated) % 2
 
 
 def measured(target: Any, costs: StepCosts | None = None, vocab_size: int = VOCAB) -> MeasuredTarget:

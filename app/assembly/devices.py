@@ -59,12 +59,13 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyR
     longest = request_tokens + SLACK_TOKENS
     runner: AnyRunner
     if settings.engine == "vllm":
-        runner = _on_vllm(folder, settings, min(longest, context_tokens), device)
+        longest = min(longest, context_tokens)  # vLLM runs no sequence beyond it
+        runner = _on_vllm(folder, settings, longest, device)
     elif device.type == "cpu":
         runner = _on_cpu(folder, settings, longest)
     else:
         runner = _on_gpu(folder, settings, longest, device)
-    if runner.capacity_tokens < min(longest, context_tokens):
+    if runner.capacity_tokens < longest:
         raise ModelRefused(
             f"PACELINE_KV_BYTES={settings.kv_bytes} holds {runner.capacity_tokens} tokens, "
             f"fewer than one request of {request_tokens} and its drafts; raise PACELINE_KV_BYTES, or lower "

@@ -62,31 +62,25 @@ def _draft_nodes(settings: Settings) -> dict[str, Settings]:
 
 
 def worker(role: str, name: str, settings: Settings, threads: int) -> Service:
+    python, more = _interpreter(role, settings)
     return Service(
         role="verify" if role == "engine" else role,
         also=("draft",) if role == "engine" else (),
         name=name,
-        argv=(_python(role, settings), "-m", "workers.run", role, "--node", name),
-        env=_environment(settings, name, threads) | _vllm_environment(role, settings),
+        argv=(python, "-m", "workers.run", role, "--node", name),
+        env=_environment(settings, name, threads) | more,
         stop_order=WORKERS_STOP,
         cwd=ROOT,
     )
 
 
-def _python(role: str, settings: Settings) -> str:
-    return str(settings.vllm_python) if _runs_vllm(role, settings) else sys.executable
-
-
-def _vllm_environment(role: str, settings: Settings) -> dict[str, str]:
-    """Load Intel's OpenMP first where vLLM brought it: its CPU kernels are slower without."""
-    if not _runs_vllm(role, settings) or settings.vllm_python is None:
-        return {}
-    openmp = settings.vllm_python.parent.parent / "lib" / "libiomp5.so"
-    return {"LD_PRELOAD": str(openmp)} if openmp.is_file() else {}
-
-
-def _runs_vllm(role: str, settings: Settings) -> bool:
-    return role == "verify" and settings.engine == "vllm" and settings.vllm_python is not None
+def _interpreter(role: str, settings: Settings) -> tuple[str, dict[str, str]]:
+    """Return a role's Python, and what its environment needs: a verifier on vLLM has one of its own."""
+    python = settings.vllm_python
+    if role != "verify" or settings.engine != "vllm" or python is None:
+        return sys.executable, {}
+    openmp = python.parent.parent / "lib" / "libiomp5.so"  # Intel's, without which vLLM's CPU kernels are slower
+    return str(python), {"LD_PRELOAD": str(openmp)} if openmp.is_file() else {}
 
 
 def _environment(settings: Settings, node: str, threads: int) -> dict[str, str]:

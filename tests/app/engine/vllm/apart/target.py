@@ -109,34 +109,15 @@ def test_sampled_text_and_log_probabilities_are_the_own_engines(target, own, kin
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-class EvenAndOdd(fakes.Characters):
-    """A grammar: tokens at even places are even, the others odd."""
-
-    @property
-    def grammars(self):
-        return self
-
-    def state(self, grammar, prefix=()):
-        return self
-
-    def is_free(self, generated):
-        return False
-
-    def mask(self, generated):
-        if any(token % 2 != place % 2 for place, token in enumerate(generated)):
-            return None
-        return np.arange(VOCAB) % 2 == len(generated) % 2
-
-
 @pytest.mark.parametrize("kind", [None, "oracle", "wrong"])
 def test_a_grammars_masks_hold(target, own, kind):
     sampling = Sampling(seed=6, temperature=0.9)
     one = record(PROMPTS[1], 9, request_id=f"grammar {kind}", sampling=sampling)
     one = one.model_copy(update={"grammar": "even and odd"})
-    (expected,) = fakes.texts(fakes.pipeline(own, tokenizer=EvenAndOdd()), one)
+    (expected,) = fakes.texts(fakes.pipeline(own, tokenizer=fakes.EvenAndOdd()), one)
     assert [token % 2 for token in expected] == [0, 1, 0, 1, 0, 1, 0, 1, 0]
     drafters = characters(book_of([one], [expected]))
-    local = fakes.pipeline(target, [], [drafters[kind]] if kind else [], tokenizer=EvenAndOdd())
+    local = fakes.pipeline(target, [], [drafters[kind]] if kind else [], tokenizer=fakes.EvenAndOdd())
     assert fakes.texts(local, one) == [expected]
 
 
