@@ -26,6 +26,7 @@ at a time, with an `--out` of its own:
     prompts by chunks                                   --only prompts
     the exact mode's bits, and the default's flips      --only exact
     drafting beside verifying; FP8; transformers        --only overlap products peers
+    a whole deployment, with real text (more wheels)    wide_model.py, then served.py
 """
 
 import argparse

@@ -48,7 +48,7 @@ class AttentionTiling:
 
 
 VERIFY = AttentionTiling(rows=16, keys=64, split_keys=1024, num_warps=4, num_stages=3)
-PREFILL = AttentionTiling(rows=64, keys=64, split_keys=0, num_warps=8, num_stages=2)
+PREFILL = AttentionTiling(rows=64, keys=64, split_keys=0, num_warps=4, num_stages=2)
 # In float32 the others spill with heads of 128.
 FLOAT32 = AttentionTiling(rows=16, keys=32, split_keys=1024, num_warps=4, num_stages=2)
 
