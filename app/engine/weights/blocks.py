@@ -30,5 +30,5 @@ def take(weight: Weight, rows: np.ndarray | slice) -> Weight:
     return Blocks(weight.type, weight.rows[rows], weight.depth) if isinstance(weight, Blocks) else weight[rows]
 
 
-def dense(weight: Weight) -> torch.Tensor:
-    return weight.dense() if isinstance(weight, Blocks) else weight.detach().float()
+def dense(weight: Weight, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (weight.dense() if isinstance(weight, Blocks) else weight.detach()).to(dtype)

@@ -38,7 +38,7 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 def _from_gguf(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     stored = Stored(folder)
-    weights = {name: dense(stored[name]).to(dtype) for name in stored if name != HEAD or not stored.is_head_tied}
+    weights = {name: dense(stored[name], dtype) for name in stored if name != HEAD or not stored.is_head_tied}
     weights.setdefault(HEAD, weights[EMBEDDING])
     return build(folder, weights)
 
