@@ -62,6 +62,7 @@ UNSUPPORTED: Harmless = {
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
     "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "chat_template": (),
     "prompt_logprobs": (), "truncate_prompt_tokens": (), "include_reasoning": (True,), "bad_words": ([],),
+    "logprob_token_ids": ([],), "thinking_token_budget": (),
 }  # fmt: skip
 
 
@@ -176,6 +177,8 @@ class Body(BaseModel):
     truncate_prompt_tokens: Refused = None
     include_reasoning: Refused = None
     bad_words: Refused = None
+    logprob_token_ids: Refused = None
+    thinking_token_budget: Refused = None
     return_token_ids: StrictBool | None = Field(None, description="as at vLLM: token ids of prompt and answer")
     return_tokens_as_token_ids: StrictBool | None = Field(None, description="as at vLLM: `token_id:7` in logprobs")
     structured_outputs: StructuredOutputs | None = Field(None, description="as at vLLM: the answer's form")
@@ -332,6 +335,7 @@ class CompletionBody(Body):
     max_tokens: int | None = Field(None, ge=0, description="0 asks for the prompt alone, with echo")
     logprobs: Logprobs | None = None
     echo: StrictBool | None = Field(None, description="begin with the prompt, and its log-probabilities; not streamed")
+    response_format: ResponseFormat | None = Field(None, description="as at vLLM: the answer's form")
 
     suffix: Refused = None
 
@@ -351,7 +355,12 @@ class CompletionBody(Body):
         if self.max_tokens == 0 and not self.echo:
             raise Unsupported("max_tokens", "must be at least 1 without echo")
         tokens = min(COMPLETION_TOKENS, most_tokens) if self.max_tokens is None else self.max_tokens
-        rest = {**self._unsaid(sampling), "max_tokens": tokens or 1, "logprobs": self.logprobs}
+        rest = {
+            **self._unsaid(sampling),
+            "max_tokens": tokens or 1,
+            "logprobs": self.logprobs,
+            "response_format": self.response_format,
+        }
         if self.echo:
             rest["prompt_logprobs"] = self.logprobs
         inputs = [
