@@ -1,5 +1,6 @@
 """Start Paceline's server as a child process, and end it; its code is on the child's path alone."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ READY = re.compile(r"Paceline is ready at (http://\S+)")
 POLL_S = 0.1
 STOP_S = 40.0  # the server stops its own processes in three groups, ten seconds for each
 LAST_LINES = 25
+PREFIX, OWNER = "paceline-", "owner"  # of a server's temporary folder; its file that this process locks
 
 
 def launcher() -> list[str]:
@@ -32,14 +34,15 @@ class Child:
     """A server of this process alone; it ends by `close`, with this object, or with this process."""
 
     def __init__(self, settings: Mapping[str, object], quiet: bool) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="paceline-"))  # its state: logs, Redis' file; readable by us alone
+        _sweep()
+        self._folder, lock = _folder()  # its state: logs, Redis' file; readable by us alone
         self._log = self._folder / "server.log"
         try:
             self._process = self._start(settings)
         except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove(self._folder, lock)
             raise Error(f"the server cannot be started: {error}") from error
-        self.close = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
+        self.close = weakref.finalize(self, _end, self._process, self._folder, lock, os.getpid())
         try:
             self.url = self._await_ready(quiet)
         except BaseException:
@@ -85,6 +88,29 @@ class Child:
         return "(gone)"
 
 
+def _folder() -> tuple[Path, int]:
+    """Make a temporary folder, and lock it until this process ends or closes the descriptor."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    made = folder / f"{OWNER}.new"
+    lock = os.open(made, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    made.rename(folder / OWNER)  # a file that others see is locked
+    return folder, lock
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _sweep() -> None:
+    """Remove the folders of processes that were killed."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
+        with suppress(OSError), owner.open("rb") as lock:  # another user's, or one that is in use
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent, ignore_errors=True)
+
+
 def _variables(settings: Mapping[str, object]) -> dict[str, str]:
     """Write settings as the environment has them; the server refuses those that it does not have."""
     return {f"PACELINE_{name.upper()}": _text(value) for name, value in settings.items()}
@@ -96,7 +122,7 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _end(process: "subprocess.Popen[bytes]", folder: Path, owner: int) -> None:
+def _end(process: "subprocess.Popen[bytes]", folder: Path, lock: int, owner: int) -> None:
     if os.getpid() != owner:  # a fork has the object, and not the process
         return
     for number, wait_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
@@ -106,4 +132,4 @@ def _end(process: "subprocess.Popen[bytes]", folder: Path, owner: int) -> None:
             os.killpg(process.pid, number)  # with pip, while the launcher makes its environment
         with suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder, lock)

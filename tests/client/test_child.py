@@ -37,6 +37,8 @@ if sys.argv[2] == "fork" and os.fork() == 0:
 if sys.argv[2] == "fork":
     os.wait()
     sys.exit(llm._child.lost())
+if sys.argv[2] == "kill":
+    os.kill(os.getpid(), 9)
 if sys.argv[2] == "interrupt":
     raise KeyboardInterrupt
 """
@@ -103,6 +105,22 @@ def test_a_server_ends_with_its_program(server: Path, end: str) -> None:
     )
     assert (done.returncode == 0) == (end != "interrupt"), done.stderr
     assert ProcessId.of(int(done.stdout)) is None
+
+
+def test_the_folder_of_a_killed_program_goes_with_the_next_start(
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+    command = [sys.executable, "-c", PROGRAM, str(server), "kill"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    os.kill(int(done.stdout), signal.SIGKILL)  # the app here does not look whether its parent lives
+    (left,) = tmp_path.glob("paceline-*")
+    with LLM(quiet=True) as first, LLM(quiet=True) as second:
+        assert {_child(first)._folder, _child(second)._folder} == set(tmp_path.glob("paceline-*"))
+    assert not left.exists()
 
 
 def test_a_model_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
