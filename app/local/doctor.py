@@ -32,12 +32,14 @@ from app.local.health import check
 from app.local.instance import Instance
 from app.local.ports import FIRST_PORT, is_free
 from app.local.redis_server import find_server, no_answer
+from app.local.vllm_environment import LOCK, NEEDED_BYTES, is_made
 from app.system import processor
 
 VENV = ROOT / ".venv"  # that of ./paceline
 MEND = f"if paceline made {sys.prefix}, remove it and run again"
 MODEL_BYTES = 2_500_000_000  # of a verifier with the default target, beside its KV cache
 CPUINFO = Path("/proc/cpuinfo")
+CONTRACT = "app.engine.vllm.contract"  # prints what the installed vLLM lacks
 PROBE = "from kernels.cpu.products.packed_linear import is_exact; print(is_exact())"
 
 
@@ -234,6 +236,26 @@ def _processor(settings: Settings, instance: Instance) -> Finding:
     return Finding(Level.OK, f"{text}; a row's result does not depend on the rows beside it")
 
 
+def _engine(settings: Settings, instance: Instance) -> Finding:
+    if settings.engine != "vllm":
+        return Finding(Level.OK, "engine: Paceline's own")
+    python = settings.vllm_python
+    if python is None:
+        if is_made(settings.home):
+            return Finding(Level.OK, f"engine: vLLM, its environment is in {settings.home}")
+        free = shutil.disk_usage(_existing(settings.home)).free
+        text = f"engine: vLLM, whose environment `up` makes first: {NEEDED_BYTES / 1e9:.0f} GB in {settings.home}"
+        if free < NEEDED_BYTES:
+            mend = "name another place by PACELINE_HOME, or an environment by PACELINE_VLLM_PYTHON"
+            return Finding(Level.FAIL, f"{text}, where {free / 1e9:.1f} are free", mend)
+        return Finding(Level.OK, text)
+    mend = f"PACELINE_VLLM_PYTHON: an environment with the packages of {LOCK.relative_to(ROOT)}"
+    done = subprocess.run([python, "-m", CONTRACT], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    if lacking := done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]:
+        return Finding(Level.FAIL, f"engine: vLLM of {python}: {lacking}", mend)
+    return Finding(Level.OK, f"engine: vLLM of {python}")
+
+
 CHECKS: tuple[Check, ...] = (
     _python,
     _packages,
@@ -246,5 +268,6 @@ CHECKS: tuple[Check, ...] = (
     _drafters,
     _keys,
     _instance,
+    _engine,
     _processor,
 )

@@ -18,16 +18,20 @@ POLL_S = 1.0
 LINES = 12  # of pip's output that a failure shows
 
 
+def is_made(home: Path) -> bool:
+    folder = home / "vllm"
+    marker = folder / "installed"
+    return marker.is_file() and marker.read_text() == _wanted() and (folder / "bin" / "python").exists()
+
+
 def vllm_python(home: Path, progress: Callable[[str], None]) -> Path:
     """Return its interpreter, after making what lacks, which takes minutes. Raises InstanceError."""
-    torch = next(line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith("torch=="))
-    wanted = hashlib.sha256(LOCK.read_bytes() + torch.encode()).hexdigest()
     folder = home / "vllm"
     python, marker = folder / "bin" / "python", folder / "installed"
     home.mkdir(parents=True, exist_ok=True)
     with (home / ".vllm.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if marker.is_file() and marker.read_text() == wanted and python.exists():
+        if is_made(home):
             return python
         free = shutil.disk_usage(home).free
         if free < NEEDED_BYTES:
@@ -41,13 +45,22 @@ def vllm_python(home: Path, progress: Callable[[str], None]) -> Path:
         pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
         steps = {
             "virtual environment": [sys.executable, "-m", "venv", "--clear", str(folder)],
-            "torch": [*pip, torch.split("#")[0].split(";")[0].strip()],
+            "torch": [*pip, _torch().split("#")[0].split(";")[0].strip()],
             "packages, 3.4 GB in all": [*pip, "--no-deps", "--require-hashes", "-r", str(LOCK)],
         }
         for number, (title, command) in enumerate(steps.items(), start=1):
             _run(f"vLLM's environment [{number}/{len(steps)}] {title}", command, log, progress)
-        marker.write_text(wanted)
+        marker.write_text(_wanted())
     return python
+
+
+def _torch() -> str:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith("torch=="))
+
+
+def _wanted() -> str:
+    return hashlib.sha256(LOCK.read_bytes() + _torch().encode()).hexdigest()
 
 
 def _run(title: str, command: list[str], log: Path, progress: Callable[[str], None]) -> None:

@@ -68,3 +68,7 @@ def _fields(kind: type) -> set[str]:
     if dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}
     return {*getattr(kind, "__struct_fields__", ())}
+
+
+if __name__ == "__main__":
+    print(", ".join(missing()))

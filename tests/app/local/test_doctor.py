@@ -1,6 +1,7 @@
 """Test the doctor on broken installations."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,14 @@ def test_processor_without_fma_is_named(settings: Settings, monkeypatch: pytest.
         doctor.CPUINFO.write_text(f"flags : {flags}\n")
         (finding,) = examine(settings, Instance(settings.state), CHECKS[-1:])
         assert finding.level is level and ("without AVX2 and FMA" in finding.text) == (level is Level.WARN)
+
+
+def test_an_engine_on_vllm_is_looked_at_before_it_is_started(settings: Settings, tmp_path: Path) -> None:
+    assert "Paceline's own" in _found(settings, "engine:").text
+    wanted = settings.model_copy(update={"engine": "vllm"})
+    assert "`up` makes first" in _found(wanted, "engine:").text
+    other = wanted.model_copy(update={"vllm_python": Path(sys.executable)})
+    finding = _found(other, "engine:")
+    assert finding.level is Level.FAIL and "No module named 'vllm'" in finding.text and "lock" in finding.mend
+    nowhere = wanted.model_copy(update={"vllm_python": tmp_path / "python"})
+    assert _found(nowhere, "engine:").level is Level.FAIL
