@@ -43,5 +43,15 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 RUN python -c "import sys, torch; torch.version.cuda or sys.exit('torch is built without CUDA: unset TORCH_INDEX')"
 USER paceline
 
+# vLLM as a verifier's engine, in an environment of its own beside Paceline's. Its kernels want NUMA's library.
+FROM served AS vllm
+ARG TORCH_INDEX=
+USER root
+RUN apt-get update && apt-get install --yes --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*
+COPY --from=torch /torch.txt /tmp/
+RUN python3 -m venv /opt/vllm && /opt/vllm/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r /tmp/torch.txt \
+    && /opt/vllm/bin/pip install --no-deps --require-hashes -r app/engine/vllm/requirements.lock
+USER paceline
+
 # What a build without --target makes.
 FROM served

@@ -45,8 +45,8 @@ crash() {  # crash SERVICE
 }
 
 # Not the web server: callers that wait for an answer on one connection lose it with the process, and have to try again.
-[ $# -gt 0 ] || set -- draft fuse control verify beat draft-general draft-code draft-prose draft-chat fuse-cooperate \
-    control-cooperate verify-cooperate beat-cooperate redis
+[ $# -gt 0 ] || set -- draft fuse control verify verify-vllm beat draft-general draft-code draft-prose draft-chat \
+    fuse-cooperate control-cooperate verify-cooperate beat-cooperate redis
 scale draft 3
 scale draft 1
 for service in "$@"; do

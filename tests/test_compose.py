@@ -21,7 +21,7 @@ TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 SERVICES = yaml.safe_load(TEXT)["services"]
 MONITORING = {"prometheus", "grafana"}
-GPU = "verify-gpu"
+GPU, VLLM = "verify-gpu", "verify-vllm"
 DRAFTERS = {"draft-general", "draft-code", "draft-prose", "draft-chat"}
 COOPERATE = DRAFTERS | {f"{role}-cooperate" for role in ("web", "control", "fuse", "verify", "beat")}
 PROXY = "proxy"
@@ -37,7 +37,7 @@ OF_COMPOSE |= {f"{name.upper()}_PASSWORD" for name in PUBLISHED - {"web", "web-c
 
 def test_every_role_has_a_service_and_a_health_check() -> None:
     roles = set(ROLES) - {"engine"}  # verify and draft in one process, where containers scale them apart
-    assert roles | {"web", "model", GPU} == MODULES - COOPERATE
+    assert roles | {"web", "model", GPU, VLLM} == MODULES - COOPERATE
     for role in roles:
         assert f"workers.run {role} " in OURS[role]["command"][-1]
         assert f"workers.healthcheck {role} " in OURS[role]["healthcheck"]["test"][-1]
@@ -96,14 +96,14 @@ def test_each_service_gets_settings_that_it_can_read(environ: dict[str, str], ur
         given = {key: str(value).replace("$$", "$") for key, value in services[name]["environment"].items()}
         settings = Settings.from_env(given)
         assert (settings.redis_url, settings.model) == (url, "smollm2-135m"), name
-        assert services[name]["build"]["target"] == ("gpu" if name == GPU else "served"), name
+        assert services[name]["build"]["target"] == {GPU: "gpu", VLLM: "vllm"}.get(name, "served"), name
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The services of all profiles, with the passwords SECRET."""
     given = {"PACELINE_REDIS_PASSWORD": SECRET, "PACELINE_FLOWER_PASSWORD": SECRET}
-    return composed(tmp_path_factory.mktemp("whole"), COMPOSE_PROFILES="cooperate,gpu,flower", **given)
+    return composed(tmp_path_factory.mktemp("whole"), COMPOSE_PROFILES="cooperate,gpu,vllm,flower", **given)
 
 
 def test_containers_write_to_volumes_alone_and_have_no_rights(whole: dict[str, Any]) -> None:
@@ -155,12 +155,8 @@ def test_web_servers_have_few_heaps() -> None:
 
 
 def test_every_setting_reaches_the_containers() -> None:
-    """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key.
-
-    And but vLLM's, which the image has not.
-    """
-    own = {"home", "state", "node", "api_key", "host"}
-    own |= {"engine", "vllm_python", "vllm_dtype", "tensor_parallel", "pipeline_parallel"}
+    """But those that containers have by their nature: folders, names, what `up` starts, and a caller's own key."""
+    own = {"home", "state", "node", "api_key", "host", "vllm_python"}
     given = {name.removeprefix(PREFIX).lower() for service in OURS.values() for name in service["environment"]}
     assert Settings.model_fields.keys() - own <= given
     everywhere = {name.removeprefix(PREFIX).lower() for name in OURS["verify"]["environment"]}
@@ -173,7 +169,10 @@ def test_every_setting_reaches_the_containers() -> None:
         "drain_s",
         "device",
         "gpu_dtype",
-    }  # the web server, and the GPU's verifier
+        "vllm_dtype",
+        "tensor_parallel",
+        "pipeline_parallel",
+    }  # the web server, and verifiers of other kinds
     assert Settings.model_fields.keys() - own - of_one <= everywhere
 
 
@@ -191,7 +190,7 @@ def test_cosines_plan_is_a_deployment_of_its_own_with_a_node_for_each_drafter() 
         assert given["PACELINE_NAMESPACE"] == given["PACELINE_QUEUE"] == "cooperate"
     compiling = (
         *nodes,
-        *(OURS[name] for name in ("verify-cooperate", "fuse-cooperate", "draft", "verify", "fuse", GPU)),
+        *(OURS[name] for name in ("verify-cooperate", "fuse-cooperate", "draft", "verify", "fuse", GPU, VLLM)),
     )
     folders = [one["environment"]["NUMBA_CACHE_DIR"] for one in compiling]
     assert len(set(folders)) == len(folders), "numba's index does not take two that write at once"
@@ -261,6 +260,14 @@ def test_the_gpu_verifiers_image_can_launch_kernels_and_keeps_them() -> None:
     assert other["build"]["target"] == "served" and stages[-1] == "served\n"  # the default image has no compiler
     (volume,) = re.findall(r"^VOLUME (\S+)", DOCKERFILE, re.MULTILINE)
     assert ours["volumes"] == [f"models:{volume}"] and ours["environment"]["TRITON_CACHE_DIR"].startswith(f"{volume}/")
+
+
+def test_the_verifier_on_vllm_is_optional_and_has_an_environment_of_its_own() -> None:
+    ours, other = OURS[VLLM], OURS["verify"]
+    assert ours["profiles"] == ["vllm"] and ours["environment"]["PACELINE_ENGINE"] == "vllm"
+    assert ours["build"] == other["build"] | {"target": "vllm"} and ours["image"] == f"{other['image']}-vllm"
+    (folder,) = re.findall(r"python3 -m venv (\S+) && \1/bin/pip install \$.* \\\n.*app/engine/vllm/req", DOCKERFILE)
+    assert f"{folder}/bin/python -m workers.run verify " in ours["command"][-1] and f"={folder}/lib/" in ours["command"][-1]
 
 
 def test_a_rolling_restart_covers_all_services_that_may_run_twice() -> None:
