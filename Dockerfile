@@ -35,14 +35,6 @@ VOLUME /models
 EXPOSE 8000
 CMD ["python", "-m", "web.run", "--host", "0.0.0.0"]
 
-# Triton compiles a launcher in C, against libc's and Python's headers, when a kernel is launched for the first time.
-# Torch must be a build with CUDA: the registry's is one, that of an index for CPUs is not.
-FROM served AS gpu
-USER root
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-RUN python -c "import sys, torch; torch.version.cuda or sys.exit('torch is built without CUDA: unset TORCH_INDEX')"
-USER paceline
-
 # vLLM as a verifier's engine, in an environment of its own beside Paceline's. Its kernels want NUMA's library.
 FROM served AS vllm
 ARG TORCH_INDEX=
@@ -51,6 +43,14 @@ RUN apt-get update && apt-get install --yes --no-install-recommends libnuma1 && 
 COPY --from=torch /torch.txt /tmp/
 RUN python3 -m venv /opt/vllm && /opt/vllm/bin/pip install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r /tmp/torch.txt \
     && /opt/vllm/bin/pip install --no-deps --require-hashes -r app/engine/vllm/requirements.lock
+USER paceline
+
+# Triton compiles a launcher in C, against libc's and Python's headers, when a kernel is launched for the first time.
+# Torch must be a build with CUDA: the registry's is one, that of an index for CPUs is not.
+FROM served AS gpu
+USER root
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN python -c "import sys, torch; torch.version.cuda or sys.exit('torch is built without CUDA: unset TORCH_INDEX')"
 USER paceline
 
 # What a build without --target makes.

@@ -61,6 +61,7 @@ def load_target(
     if (folder / GGUF).is_file():
         more = {"load_format": LOAD_FORMAT, "hf_overrides": {"architectures": [_architecture(folder)]}}
     if tensor_parallel * pipeline_parallel > 1:
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else each process wants a NUMA node of its own
         more["distributed_executor_backend"] = "mp"
     args = EngineArgs(
         model=str(folder),
