@@ -87,6 +87,10 @@ class NoIntegerProducts(ModelRefused):
     """Int8 activations are set, and the model has no product of integers to use them in."""
 
 
+class TargetLost(PacelineError):
+    """The target runs no more steps in this process; a process that replaces it can."""
+
+
 class StoreUnavailable(PacelineError): ...
 
 

@@ -216,7 +216,7 @@ def pipeline(
     steps_ahead: int = 0,
     tokenizer: Tokenizer | None = None,
     metrics: VerifierMetrics | None = None,
-    on_exhausted: Callable[[], None] | None = None,
+    on_lost: Callable[[Exception], None] | None = None,
     is_overlapped: bool = False,
     **settings: Any,
 ) -> LocalPipeline:
@@ -238,7 +238,7 @@ def pipeline(
         owner="owner",
         tokenizer=tokenizer,
         metrics=metrics,
-        on_exhausted=on_exhausted,
+        on_lost=on_lost,
     )
     names = tuple(d.name for d in model_free)
     pool = DrafterPool({d.name: "local" for d in drafters}, names, fuser="local", alone="local")

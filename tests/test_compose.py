@@ -267,7 +267,10 @@ def test_the_verifier_on_vllm_is_optional_and_has_an_environment_of_its_own() ->
     assert ours["profiles"] == ["vllm"] and ours["environment"]["PACELINE_ENGINE"] == "vllm"
     assert ours["build"] == other["build"] | {"target": "vllm"} and ours["image"] == f"{other['image']}-vllm"
     (folder,) = re.findall(r"python3 -m venv (\S+) && \1/bin/pip install \$.* \\\n.*app/engine/vllm/req", DOCKERFILE)
-    assert f"{folder}/bin/python -m workers.run verify " in ours["command"][-1] and f"={folder}/lib/" in ours["command"][-1]
+    assert (
+        f"{folder}/bin/python -m workers.run verify " in ours["command"][-1]
+        and f"={folder}/lib/" in ours["command"][-1]
+    )
 
 
 def test_a_rolling_restart_covers_all_services_that_may_run_twice() -> None:

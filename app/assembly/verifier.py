@@ -67,7 +67,7 @@ def build_verifier(
     store: Requests,
     metrics: VerifierMetrics,
     loaded: Loaded | None = None,
-    on_exhausted: Callable[[], None] | None = None,
+    on_lost: Callable[[Exception], None] | None = None,
     prepare_splits: Callable[[AnyRunner], Splits] | None = None,
     owner: str | None = None,
 ) -> Verifier:
@@ -89,7 +89,7 @@ def build_verifier(
         agreement=agreement(settings),
         target=target,
         metrics=metrics,
-        on_exhausted=on_exhausted,
+        on_lost=on_lost,
         splits=prepare_splits(runner) if prepare_splits else None,
     )
 
@@ -158,7 +158,7 @@ def verifier_over(
     tokenizer: Tokenizer | None = None,
     agreement: Agreement = same_tokens,
     metrics: VerifierMetrics | None = None,
-    on_exhausted: Callable[[], None] | None = None,
+    on_lost: Callable[[Exception], None] | None = None,
     clock: Clock = SYSTEM,
     splits: Splits | None = None,
     planner: LengthPlanner | None = None,
@@ -197,7 +197,7 @@ def verifier_over(
         stats,
         selecting,
         target_id=target,
-        on_exhausted=on_exhausted,
+        on_lost=on_lost,
         clock=clock,
     )
 

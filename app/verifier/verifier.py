@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.clock import SYSTEM, Clock
 from app.engine.step_costs import StepCosts
 from app.engine.target import LaunchedStep
-from app.errors import NotFound
+from app.errors import NotFound, TargetLost
 from app.load import VerifierLoad
 from app.logs import of
 from app.messages import DraftJob, Event, FinishReason, Record, Status, TreeMessage
@@ -83,12 +83,13 @@ class Verifier:
         selection: BatchSelection,
         *,
         target_id: str = "",
-        on_exhausted: Callable[[], None] | None = None,
+        on_lost: Callable[[Exception], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Commit to `store` as `owner`, whose mail comes to `mailbox`.
 
-        `on_exhausted` is called where a lone sequence lacks memory for long; by default the request then fails.
+        `on_lost` is called where a lone sequence lacks memory for long, and where the target runs no more steps; by
+        default the request then fails.
         """
         self.owner: Final = owner
         self.target_id: Final = target_id
@@ -103,7 +104,7 @@ class Verifier:
         self.costs: Final = measured.costs
         self._early_exit = measured.early_exit
         self._selection = selection
-        self._on_exhausted = on_exhausted
+        self._on_lost = on_lost
         self._clock = clock
         self._pending_commit = PendingCommit(owner, mailbox, store)
         self._memory_retry = OutOfMemoryRetry(clock)
@@ -393,10 +394,11 @@ class Verifier:
             self.target.invalidate(work)
             if work.sequence.id in self.sequences:
                 self.sequences.suspect(work.sequence.id)
-        if len(works) > 1 or self._memory_retry.may_try_again(works[0].sequence.id, error):
+        is_lost = isinstance(error, TargetLost) and self._on_lost is not None
+        if not is_lost and (len(works) > 1 or self._memory_retry.may_try_again(works[0].sequence.id, error)):
             return
-        if self._on_exhausted is not None and is_out_of_memory(error):
-            self._on_exhausted()
+        if self._on_lost is not None and (is_lost or is_out_of_memory(error)):
+            self._on_lost(error)
             return
         sequence = self.sequences.find(works[0].sequence.id)
         if sequence is None:  # ended or lost meanwhile

@@ -74,14 +74,14 @@ def load(
     loaded: Loaded | None = None,
     owner: str | None = None,
 ) -> Verifier:
-    """Out of memory, end the process."""
+    """Out of memory, or with a target that runs no more steps, end the process."""
     return build_verifier(
         deployment.settings,
         mailbox_of("verify", node),
         deployment.requests,
         VerifierMetrics(deployment.counters),
         loaded or Loaded(deployment.tokenizer),
-        on_exhausted=_leave,
+        on_lost=_leave,
         prepare_splits=prepare_splits,
         owner=owner,
     )
@@ -96,10 +96,10 @@ def _measuring(deployment: Deployment, verifier: Verifier) -> Measure | None:
     return partial(measure_again, target, verifier.costs, *about)
 
 
-def _leave() -> None:
-    """End a process that ran out of memory, since it may never recover (oneDNN keeps what failed)."""
+def _leave(error: Exception) -> None:
+    """End a process that lost its target, or ran out of memory: it may never recover (oneDNN keeps what failed)."""
     if worker_state.should_stop is None:
-        log.critical("out of memory in a step of one sequence; ending this process")
+        log.critical("this process ends, since it cannot run a step of one sequence: %s", error)
         os.kill(os.getpid(), signal.SIGTERM)
 
 

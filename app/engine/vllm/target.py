@@ -21,6 +21,7 @@ from app.engine.target import StepOnCollect
 from app.engine.vllm.choosing import RowRule, WalkedRows
 from app.engine.vllm.scheduler import Silent, Steered
 from app.engine.vllm.worker import Worker
+from app.errors import TargetLost
 from app.state import BatchEntry, CachedSequence
 
 MOST_DRAFTS = 16  # of a sequence in a step; vLLM makes room for so many
@@ -90,7 +91,10 @@ class VLLMTarget:
         return StepOnCollect(partial(self.forward, works))
 
     def forward(self, works: list[BatchEntry]) -> list[WalkedRows | None]:
-        """Return the chosen rows of final entries, None for prompt chunks. Raises what vLLM raises."""
+        """Return the chosen rows of final entries, None for prompt chunks.
+
+        Raises what vLLM raises, and TargetLost where one of its processes has ended.
+        """
         self._reserved = 0
         names = [self._named(work) for work in works]
         drafts = {name: _drafts(work) for name, work in zip(names, works, strict=True)}
@@ -107,7 +111,10 @@ class VLLMTarget:
             if scheduler.ran.keys() != drafts.keys():
                 raise MemoryError("vLLM ran other requests than were named")
         except BaseException:
-            self._forget(names)
+            try:
+                self._forget(names)
+            except Exception as error:
+                raise TargetLost(f"vLLM runs no more steps: {error}") from error
             raise
         self.counts["steps"] += 1
         return [self._rows(work, name) for work, name in zip(works, names, strict=True)]

@@ -13,7 +13,7 @@ from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.drafters.guesser import ModelGuesser
 from app.engine.target import StepOnCollect
-from app.errors import StoreUnavailable
+from app.errors import StoreUnavailable, TargetLost
 from app.messages import TARGET, Event, FinishReason, Status
 from app.pipeline import LocalPipeline
 from app.policy import Policy
@@ -251,7 +251,7 @@ def test_a_batch_without_memory_is_split_and_retried(error, monkeypatch):
 def test_a_lasting_lack_of_memory_is_reported_without_an_error(monkeypatch):
     monkeypatch.setattr(memory, "PATIENCE_S", 0.0)
     starved, exhausted = Starved(MemoryError()), []
-    local, book = speculating("shy", target=starved, on_exhausted=lambda: exhausted.append(starved.steps))
+    local, book = speculating("shy", target=starved, on_lost=lambda _: exhausted.append(starved.steps))
     book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
     fakes.submit(local, one)
     starved.steps = 2
@@ -259,10 +259,21 @@ def test_a_lasting_lack_of_memory_is_reported_without_an_error(monkeypatch):
     assert exhausted and list(local.store.snapshot("r").tokens) == expected(PROMPTS[0], 8)
 
 
+def test_a_target_that_runs_no_more_steps_is_reported_at_once_without_an_error():
+    broken, lost = Starved(TargetLost("gone")), []
+    local, book = speculating("shy", target=broken, on_lost=lost.append)
+    records = [record(prompt, 8, request_id=str(i)) for i, prompt in enumerate(PROMPTS[:2])]
+    for one in records:
+        book.write(one, expected(list(one.prompt_ids), 8))
+    broken.steps = 1
+    assert fakes.texts(local, *records) == [expected(list(one.prompt_ids), 8) for one in records]
+    assert [str(error) for error in lost] == ["gone"]
+
+
 def test_a_request_that_is_adopted_again_is_retried_anew(monkeypatch):
     monkeypatch.setattr(memory, "PATIENCE_S", 0.2)
     starved, exhausted = Starved(MemoryError()), []
-    local, book = speculating("shy", target=starved, on_exhausted=lambda: exhausted.append(one))
+    local, book = speculating("shy", target=starved, on_lost=lambda _: exhausted.append(one))
     book.write(one := record(PROMPTS[0], 8), expected(PROMPTS[0], 8))
     fakes.submit(local, one)
     starved.steps = 2
@@ -276,7 +287,7 @@ def test_a_request_that_is_adopted_again_is_retried_anew(monkeypatch):
 
 def test_another_failure_ends_the_request_and_reports_no_memory():
     exhausted = []
-    local, _ = speculating(target=Fragile(RuntimeError), on_exhausted=lambda: exhausted.append("verifier"))
+    local, _ = speculating(target=Fragile(RuntimeError), on_lost=lambda _: exhausted.append("verifier"))
     poison, good = record([1, POISON, 2], 8, request_id="poison"), record(PROMPTS[0], 8, request_id="good")
     assert fakes.texts(local, poison, good) == [[], expected(PROMPTS[0], 8)]
     assert not exhausted and local.store.snapshot("poison").status is Status.FAILED
