@@ -1,5 +1,6 @@
 """Start Paceline's server as a child process, and end it; its code is on the child's path alone."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from paceline.errors import Error
 HERE = Path(__file__).resolve().parent
 SERVER = HERE / "_server" if (HERE / "_server").is_dir() else HERE.parents[1]  # of a wheel, of a clone
 READY = re.compile(r"Paceline is ready at (http://\S+)")
+PREFIX = "paceline-program-"
 POLL_S = 0.1
 STOP_S = 40.0  # the server stops its own processes in three groups, ten seconds for each
 LAST_LINES = 25
@@ -32,7 +34,8 @@ class Child:
     """A server of this process alone; it ends by `close`, with this object, or with this process."""
 
     def __init__(self, settings: Mapping[str, object], quiet: bool) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="paceline-"))  # its state: logs, Redis' file; readable by us alone
+        _sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # its state: logs, Redis' file; readable by us alone
         self._log = self._folder / "server.log"
         try:
             self._process = self._start(settings)
@@ -48,7 +51,10 @@ class Child:
 
     def _start(self, settings: Mapping[str, object]) -> "subprocess.Popen[bytes]":
         command = ["up", "--host", "127.0.0.1", "--instance", "program", "--parent", str(os.getpid())]
-        with self._log.open("wb") as log:
+        begun = self._log.with_suffix(".begun")
+        with begun.open("wb") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)  # held until the server has ended, which writes here
+            begun.rename(self._log)
             return subprocess.Popen(
                 [*launcher(), *command],
                 stdin=subprocess.DEVNULL,
@@ -83,6 +89,14 @@ class Child:
         with suppress(OSError):
             return "\n".join(self._log.read_text(errors="replace").splitlines()[-LAST_LINES:])
         return "(gone)"
+
+
+def _sweep() -> None:
+    """Remove the folders that killed programs have left."""
+    for log in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/server.log"):
+        with suppress(OSError), log.open("rb") as file:  # of another user, or locked by a server that lives
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(log.parent)
 
 
 def _variables(settings: Mapping[str, object]) -> dict[str, str]:
