@@ -235,6 +235,7 @@ NEUTRAL = {  # what load generators and evaluation tools always send
 UNSERVED = {
     "use_beam_search": True, "best_of": 2, "skip_special_tokens": False,
     "prompt_logprobs": 1, "truncate_prompt_tokens": 5, "include_reasoning": False, "bad_words": ["no"],
+    "logprob_token_ids": [5],
 }  # fmt: skip
 
 
@@ -332,14 +333,15 @@ def test_content_parts_and_developer_roles_are_accepted(client: FlaskClient, dep
     assert found.prompt_ids == submitted(client, deployment, "/v1/chat/completions", messages=plain).prompt_ids
 
 
-def test_response_formats_reach_the_engine(client: FlaskClient, deployment: Deployment) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_response_formats_reach_the_engine(client: FlaskClient, deployment: Deployment, path: str) -> None:
     schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
     named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
-    record = submitted(client, deployment, "/v1/chat/completions", response_format=named)
+    record = submitted(client, deployment, path, response_format=named)
     assert json.loads(record.grammar or "") == {**schema, "additionalProperties": False}
-    record = submitted(client, deployment, "/v1/chat/completions", response_format={"type": "json_object"})
+    record = submitted(client, deployment, path, response_format={"type": "json_object"})
     assert json.loads(record.grammar or "") == {"type": "object"}
-    assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).grammar is None
+    assert submitted(client, deployment, path, response_format={"type": "text"}).grammar is None
 
 
 def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Deployment) -> None:
