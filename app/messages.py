@@ -57,6 +57,7 @@ class Record(Message):
     calls: bool = False  # tools may be called in it
     thinking: Thinking = Thinking.NO
     min_tokens: int = 0  # of the answer, before one of `eos_ids`
+    most_thinking: int | None = None  # tokens of its reasoning
     created_s: float  # wall clock
     is_task: bool = False  # a Celery task waits for the result
 

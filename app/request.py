@@ -51,6 +51,7 @@ TopP = Annotated[float, Field(gt=0.0, le=1.0)]
 TopK = Annotated[
     int, Field(ge=0), BeforeValidator(lambda value: 0 if value == -1 else value, json_schema_input_type=int)
 ]  # -1 keeps all, as elsewhere
+ThinkingBudget = Annotated[int, Field(ge=-1)]
 MinP = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 RepetitionPenalty = Annotated[float, Field(gt=0.0, le=10.0)]
@@ -208,6 +209,9 @@ class GenerateRequest(Conversation, Sampling):
     stop_token_ids: StopTokenIds = Field((), description="tokens that end the text, as an end token does")
     ignore_eos: StrictBool = Field(False, description="go on behind the model's end token")
     min_tokens: int = Field(0, ge=0, description="least tokens before one that ends the text")
+    thinking_token_budget: ThinkingBudget | None = Field(
+        None, description="most tokens of reasoning, which is ended there; -1: any"
+    )
     logprobs: Logprobs | None = Field(
         None, description="give each token's log-probability, and so many likeliest tokens"
     )
@@ -218,8 +222,9 @@ class GenerateRequest(Conversation, Sampling):
     speculation: Speculation = Field(default_factory=SpeculationBounds, description="bounds, or just true or false")
 
     _numbers = field_validator(
-        "max_tokens", "logprobs", "prompt_logprobs", "min_tokens", "stop_token_ids", "prompt_ids", mode="before"
-    )(no_booleans)
+        "max_tokens", "logprobs", "prompt_logprobs", "min_tokens", "stop_token_ids", "prompt_ids",
+        "thinking_token_budget", mode="before",
+    )(no_booleans)  # fmt: skip
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:

@@ -38,8 +38,8 @@ stop_one() {  # stop_one CONTAINER
     docker rm "$1" >/dev/null
 }
 
-[ $# -gt 0 ] || set -- draft fuse control verify verify-vllm beat web draft-general draft-code draft-prose \
-    draft-chat fuse-cooperate control-cooperate verify-cooperate beat-cooperate web-cooperate
+[ $# -gt 0 ] || set -- draft fuse verify verify-vllm control beat web draft-general draft-code draft-prose \
+    draft-chat fuse-cooperate verify-cooperate control-cooperate beat-cooperate web-cooperate
 for service in "$@"; do
     old=$(containers "$service")
     for container in $old; do

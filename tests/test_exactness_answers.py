@@ -10,10 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from app.answer_form import Thinking
 from app.assembly.verifier import build_replay
 from app.config import Settings
 from app.engine.cpu.forward import Forward
 from app.engine.cpu.load import load
+from app.engine.text.call_syntax import END_OF_THINK, THINK
 from app.engine.text.stop_strings import up_to_stop
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import GenerationFailed
@@ -240,6 +242,22 @@ def test_an_answer_of_least_length_is_the_same_with_and_without_drafts_and_after
     for kill_every in (None, 2):
         helped = shop.helped(one, text, kill_every)
         assert (helped.tokens, helped.finish_reason) == (plain.tokens, plain.finish_reason)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=ids)
+@pytest.mark.parametrize("thinking", [Thinking.FIRST, Thinking.INSIDE])
+def test_reasoning_is_ended_at_its_most_tokens_with_and_without_drafts_and_after_kills(
+    shop: Shop, sampling: Sampling, thinking: Thinking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shop.plainly(shop.record(12, sampling, eos_ids=())).tokens
+    end = next(token for token in range(shop.tokenizer.vocab_size) if token not in text)
+    monkeypatch.setattr(Tokenizer, "token_of", lambda _, mark: {THINK: text[0], END_OF_THINK: end}[mark])
+    one = shop.record(12, sampling, eos_ids=(), most_thinking=4, thinking=thinking)
+    plain, place = shop.plainly(one).tokens, 4 + (thinking is Thinking.FIRST)
+    assert plain[: place + 1] == (*text[:place], end) and len(plain) == 12 and len({*plain[place:]}) > 1
+    for kill_every in (None, 2):
+        assert shop.helped(one, text, kill_every).tokens == plain
+    assert shop.plainly(one.model_copy(update={"most_thinking": 12})).tokens == text
 
 
 def test_a_form_that_is_complete_ends_however_long_it_should_be(shop: Shop) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from app.answer_form import Thinking
 from app.config import Settings
+from app.engine.text.call_syntax import END_OF_THINK, THINK
 from app.engine.text.grammar import grammar_of, rule_of
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
@@ -55,6 +56,7 @@ def admit(
         calls=bool(request.functions),
         thinking=thinking,
         min_tokens=request.min_tokens,
+        most_thinking=_most_thinking(request, tokenizer, thinking),
         created_s=now_s,
     )
 
@@ -91,6 +93,15 @@ def _grammar(request: GenerateRequest, tokenizer: Tokenizer, thinking: Thinking)
     if (fault := tokenizer.grammars.fault(grammar, prefix)) is not None:
         raise InvalidRequest("tools", fault)
     return grammar
+
+
+def _most_thinking(request: GenerateRequest, tokenizer: Tokenizer, thinking: Thinking) -> int | None:
+    most = request.thinking_token_budget
+    if most in (None, -1) or thinking is Thinking.NO:
+        return None
+    if None in (tokenizer.token_of(THINK), tokenizer.token_of(END_OF_THINK)):
+        raise InvalidRequest("thinking_token_budget", "needs a model whose marks of reasoning are tokens")
+    return most
 
 
 def _check_drafters(request: GenerateRequest, known: Collection[str] | None) -> None:

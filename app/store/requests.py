@@ -56,7 +56,7 @@ class RequestStore:
 
     def create(self, record: Record, *, limit: int, task: str | None = None) -> bool:
         keys = [self._keys.request(record.id), self._keys.active, self._keys.unsettled]
-        stored = record.model_dump_json()  # in full: another version may have other defaults
+        stored = record.model_dump_json(exclude_defaults=True)  # another version may lack the others
         made, *active = self._create(keys, [record.id, stored, limit, self._active_ttl_ms, task or ""])
         if made < 0:
             raise QueueFull(active[0], RETRY_AFTER_S)

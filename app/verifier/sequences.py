@@ -6,8 +6,11 @@ from operator import attrgetter
 
 import msgspec
 
+from app.answer_form import Thinking
 from app.engine.target import Target
+from app.engine.text.call_syntax import END_OF_THINK, THINK
 from app.engine.text.least_tokens import LeastTokens
+from app.engine.text.most_thinking import MostThinking
 from app.engine.text.stop_strings import StopWatch
 from app.engine.text.tokenizer import Tokenizer
 from app.state import BatchEntry, CachedSequence, Grammar, Sequence
@@ -22,7 +25,7 @@ class Sequences(Mapping[str, Sequence]):
     def __init__(
         self, target: Target, stats: VerifierStats, tokenizer: Tokenizer | None = None, max_running: int = 64
     ) -> None:
-        """At most `max_running` work at once. A tokenizer is needed for stop strings, schemas and least lengths."""
+        """At most `max_running` work at once. A tokenizer is needed for all but free texts."""
         self._target = target
         self._stats = stats
         self._tokenizer = tokenizer
@@ -82,6 +85,11 @@ class Sequences(Mapping[str, Sequence]):
             grammar = tokenizer.grammars.state(record.grammar, tokenizer.prefix_ids(record.prefix))
         if tokenizer is not None and record.min_tokens:
             grammar = LeastTokens(record.min_tokens, record.eos_ids, tokenizer.vocab_size, grammar)
+        if tokenizer is not None and record.most_thinking is not None:
+            begin = None if record.thinking is Thinking.INSIDE else tokenizer.token_of(THINK)
+            end = tokenizer.token_of(END_OF_THINK)
+            assert end is not None  # else it was refused
+            grammar = MostThinking(record.most_thinking, begin, end, tokenizer.vocab_size, grammar)
         kv = CachedSequence.of(record, tokens)
         self._by_request[record.id] = Sequence(
             record, kv, snapshot.stats, stops, grammar, last_token_s=snapshot.stats.last_token_s

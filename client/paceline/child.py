@@ -19,10 +19,10 @@ from paceline.errors import Error
 HERE = Path(__file__).resolve().parent
 SERVER = HERE / "_server" if (HERE / "_server").is_dir() else HERE.parents[1]  # of a wheel, of a clone
 READY = re.compile(r"Paceline is ready at (http://\S+)")
+PREFIX = "paceline-program-"
 POLL_S = 0.1
 STOP_S = 40.0  # the server stops its own processes in three groups, ten seconds for each
 LAST_LINES = 25
-PREFIX, OWNER = "paceline-", "owner"  # of a server's temporary folder; its file that this process locks
 
 
 def launcher() -> list[str]:
@@ -35,14 +35,14 @@ class Child:
 
     def __init__(self, settings: Mapping[str, object], quiet: bool) -> None:
         _sweep()
-        self._folder, lock = _folder()  # its state: logs, Redis' file; readable by us alone
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # its state: logs, Redis' file; readable by us alone
         self._log = self._folder / "server.log"
         try:
             self._process = self._start(settings)
         except OSError as error:
-            _remove(self._folder, lock)
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise Error(f"the server cannot be started: {error}") from error
-        self.close = weakref.finalize(self, _end, self._process, self._folder, lock, os.getpid())
+        self.close = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
         try:
             self.url = self._await_ready(quiet)
         except BaseException:
@@ -51,7 +51,10 @@ class Child:
 
     def _start(self, settings: Mapping[str, object]) -> "subprocess.Popen[bytes]":
         command = ["up", "--host", "127.0.0.1", "--instance", "program", "--parent", str(os.getpid())]
-        with self._log.open("wb") as log:
+        begun = self._log.with_suffix(".begun")
+        with begun.open("wb") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)  # held until the server has ended, which writes here
+            begun.rename(self._log)
             return subprocess.Popen(
                 [*launcher(), *command],
                 stdin=subprocess.DEVNULL,
@@ -88,27 +91,12 @@ class Child:
         return "(gone)"
 
 
-def _folder() -> tuple[Path, int]:
-    """Make a temporary folder, and lock it until this process ends or closes the descriptor."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    made = folder / f"{OWNER}.new"
-    lock = os.open(made, os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    made.rename(folder / OWNER)  # a file that others see is locked
-    return folder, lock
-
-
-def _remove(folder: Path, lock: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
-
-
 def _sweep() -> None:
-    """Remove the folders of processes that were killed."""
-    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
-        with suppress(OSError), owner.open("rb") as lock:  # another user's, or one that is in use
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(owner.parent, ignore_errors=True)
+    """Remove the folders that killed programs have left."""
+    for log in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/server.log"):
+        with suppress(OSError), log.open("rb") as file:  # of another user, or locked by a server that lives
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(log.parent)
 
 
 def _variables(settings: Mapping[str, object]) -> dict[str, str]:
@@ -122,7 +110,7 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _end(process: "subprocess.Popen[bytes]", folder: Path, lock: int, owner: int) -> None:
+def _end(process: "subprocess.Popen[bytes]", folder: Path, owner: int) -> None:
     if os.getpid() != owner:  # a fork has the object, and not the process
         return
     for number, wait_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
@@ -132,4 +120,4 @@ def _end(process: "subprocess.Popen[bytes]", folder: Path, lock: int, owner: int
             os.killpg(process.pid, number)  # with pip, while the launcher makes its environment
         with suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
-    _remove(folder, lock)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -45,6 +45,14 @@ if sys.argv[2] == "interrupt":
 
 
 @pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give servers a temporary folder of this test alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path
+
+
+@pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put an app beside the launcher."""
     (tmp_path / "app" / "cli").mkdir(parents=True)
@@ -74,16 +82,14 @@ def test_a_server_has_its_settings_and_ends_with_the_block(server: Path, capsys:
 
 
 def test_a_server_that_dies_at_its_start_leaves_its_last_lines(
-    server: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
     with pytest.raises(Error, match="^the server did not start:\npaceline: the plan is broken$"):
         LLM(plan="broken", quiet=True)
     monkeypatch.setenv("PACELINE_PYTHON", "/nowhere/python")
     with pytest.raises(Error, match="^the server cannot be started: .*/nowhere/python"):
         LLM()
-    assert not list(tmp_path.glob("paceline-*"))
+    assert not list(temporary.glob("paceline-*"))
 
 
 def test_a_server_that_has_died_is_an_error(server: Path) -> None:
@@ -96,31 +102,31 @@ def test_a_server_that_has_died_is_an_error(server: Path) -> None:
 
 @pytest.mark.parametrize("end", ["exit", "interrupt", "fork"])
 def test_a_server_ends_with_its_program(server: Path, end: str) -> None:
-    done = subprocess.run(
+    done = _run(server, end)
+    assert (done.returncode == 0) == (end != "interrupt"), done.stderr
+    assert ProcessId.of(int(done.stdout)) is None
+
+
+def test_what_a_killed_program_leaves_is_removed_once_its_server_has_ended(server: Path, temporary: Path) -> None:
+    with LLM(quiet=True) as living:
+        pid = int(_run(server, "kill").stdout)
+        (left,) = {*temporary.glob("paceline-*")} - {_child(living)._folder}
+        with LLM(quiet=True):
+            assert left.exists()
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: ProcessId.of(pid) is None, what="the server's end")
+        with LLM(quiet=True):
+            assert not left.exists() and _child(living)._folder.exists()
+
+
+def _run(server: Path, end: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
         [sys.executable, "-c", PROGRAM, str(server), end],
         env={**os.environ, "PYTHONPATH": str(ROOT / "client")},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (done.returncode == 0) == (end != "interrupt"), done.stderr
-    assert ProcessId.of(int(done.stdout)) is None
-
-
-def test_the_folder_of_a_killed_program_goes_with_the_next_start(
-    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
-    command = [sys.executable, "-c", PROGRAM, str(server), "kill"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    os.kill(int(done.stdout), signal.SIGKILL)  # the app here does not look whether its parent lives
-    (left,) = tmp_path.glob("paceline-*")
-    with LLM(quiet=True) as first, LLM(quiet=True) as second:
-        assert {_child(first)._folder, _child(second)._folder} == set(tmp_path.glob("paceline-*"))
-    assert not left.exists()
 
 
 def test_a_model_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

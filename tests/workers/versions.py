@@ -20,7 +20,7 @@ import redis
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "71c93e2"  # the last version before modules and classes were renamed
 NAMESPACE = "paceline"
-ROLES = ("draft", "fuse", "control", "verify", "beat", "web")  # in the order of deploy/rolling-restart.sh
+ROLES = ("draft", "fuse", "verify", "control", "beat", "web")  # in the order of deploy/rolling-restart.sh
 STOP_S = 60.0
 
 

@@ -79,6 +79,7 @@ class ToolChoice(Lenient):
 
 class ThinkingWish(Lenient):
     type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = Field(None, ge=0)
 
 
 class OutputFormat(Lenient):
@@ -118,13 +119,14 @@ class CountBody(Lenient):
             values["tool_choice"] = _choice(self.tool_choice)
         if self.thinking is not None:
             values["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+            values["thinking_token_budget"] = self.thinking.budget_tokens
         try:
             return GenerateRequest.model_validate(values)
         except ValidationError as error:
             raise InvalidBody(error, NAMES) from error
 
 
-NAMES = {"stop": "stop_sequences"}
+NAMES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
 
 
 class MessagesBody(CountBody):

@@ -34,6 +34,7 @@ from app.request import (
     Stop,
     StopTokenIds,
     Temperature,
+    ThinkingBudget,
     TokenIds,
     TopK,
     TopP,
@@ -47,7 +48,8 @@ MAX_CHOICES = 16  # of one call; each is a request of its own
 COMPLETION_TOKENS = 16  # of a completion that does not say how many: OpenAI's default
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "logit_bias", "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "speculation",
+    "logit_bias", "allowed_token_ids", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "thinking_token_budget",
+    "speculation",
 )  # fmt: skip
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 Harmless = Mapping[str, tuple[JsonValue, ...]]  # values without effect, by field
@@ -62,7 +64,7 @@ UNSUPPORTED: Harmless = {
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True, False),
     "add_special_tokens": (True, False), "include_stop_str_in_output": (False,), "chat_template": (),
     "prompt_logprobs": (), "truncate_prompt_tokens": (), "include_reasoning": (True,), "bad_words": ([],),
-    "logprob_token_ids": ([],), "thinking_token_budget": (),
+    "logprob_token_ids": ([],),  # engines give the likeliest tokens alone
 }  # fmt: skip
 
 
@@ -151,6 +153,7 @@ class Body(BaseModel):
     stop_token_ids: StopTokenIds | None = Field(None, description="as at vLLM: tokens that end the text, too")
     ignore_eos: StrictBool | None = Field(None, description="as at vLLM: go on behind the model's end token")
     min_tokens: int | None = Field(None, ge=0, description="as at vLLM: least tokens before one that ends the text")
+    thinking_token_budget: ThinkingBudget | None = Field(None, description="as at vLLM: most tokens of reasoning")
     speculation: Speculation | None = Field(
         None, description="Paceline's own: bounds, or just true or false; changes speed, never the text"
     )
@@ -178,9 +181,9 @@ class Body(BaseModel):
     include_reasoning: Refused = None
     bad_words: Refused = None
     logprob_token_ids: Refused = None
-    thinking_token_budget: Refused = None
     return_token_ids: StrictBool | None = Field(None, description="as at vLLM: token ids of prompt and answer")
     return_tokens_as_token_ids: StrictBool | None = Field(None, description="as at vLLM: `token_id:7` in logprobs")
+    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = Field(None, description="as at vLLM: the answer's form")
     guided_json: dict[str, JsonValue] | str | None = Field(None, description="the same, under vLLM's former names")
     guided_regex: str | None = None
@@ -190,7 +193,7 @@ class Body(BaseModel):
     _numbers = field_validator(
         "n", "max_tokens", "temperature", "top_p", "seed", "frequency_penalty", "presence_penalty",
         "repetition_penalty", "logit_bias", "top_k", "min_p", "allowed_token_ids", "stop_token_ids", "min_tokens",
-        mode="before",
+        "thinking_token_budget", mode="before",
     )(no_booleans)  # fmt: skip
 
     @property
@@ -202,8 +205,9 @@ class Body(BaseModel):
 
     def _each(self, inputs: Iterable[dict[str, Any]], rest: dict[str, Any], names: dict[str, str]) -> Any:
         refuse(self, UNSUPPORTED)
+        rest = {**rest, "response_format": self.response_format}
         if forms := self._forms():
-            if rest.get("response_format") is not None or len(forms) > 1:
+            if self.response_format is not None or len(forms) > 1:
                 raise Unsupported([*forms][-1], "give one form of the answer")
             rest = {**rest, "response_format": _form(*next(iter(forms.items())))}
         values = given(self, SAMPLING)
@@ -280,7 +284,6 @@ class ChatBody(Body):
     max_completion_tokens: int | None = Field(None, ge=1, description="goes before max_tokens")
     logprobs: StrictBool | None = False
     top_logprobs: Logprobs | None = Field(None, description="requires logprobs to be true")
-    response_format: ResponseFormat | None = None
 
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
@@ -313,7 +316,6 @@ class ChatBody(Body):
             **self._unsaid(sampling),
             "max_tokens": self.max_completion_tokens or self.max_tokens or most_tokens,
             "logprobs": wanted,
-            "response_format": self.response_format,
             **given(self, CONVERSATION),
         }
         if self.reasoning_effort is not None:
@@ -335,7 +337,6 @@ class CompletionBody(Body):
     max_tokens: int | None = Field(None, ge=0, description="0 asks for the prompt alone, with echo")
     logprobs: Logprobs | None = None
     echo: StrictBool | None = Field(None, description="begin with the prompt, and its log-probabilities; not streamed")
-    response_format: ResponseFormat | None = Field(None, description="as at vLLM: the answer's form")
 
     suffix: Refused = None
 
@@ -355,12 +356,7 @@ class CompletionBody(Body):
         if self.max_tokens == 0 and not self.echo:
             raise Unsupported("max_tokens", "must be at least 1 without echo")
         tokens = min(COMPLETION_TOKENS, most_tokens) if self.max_tokens is None else self.max_tokens
-        rest = {
-            **self._unsaid(sampling),
-            "max_tokens": tokens or 1,
-            "logprobs": self.logprobs,
-            "response_format": self.response_format,
-        }
+        rest = {**self._unsaid(sampling), "max_tokens": tokens or 1, "logprobs": self.logprobs}
         if self.echo:
             rest["prompt_logprobs"] = self.logprobs
         inputs = [

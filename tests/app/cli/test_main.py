@@ -249,11 +249,12 @@ def parse(*flags: str) -> GenerateRequest:
 def test_flags_are_the_requests_fields() -> None:
     flags = "--temperature 0.5 --top-p 0.9 --top-k 3 --min-p 0.1 --seed 7 --choice 2 --frequency-penalty 1"
     rest = "--presence-penalty -1 --raw --max-tokens 9 --stop a --stop b --logprobs 2 --min-tokens 3 --ignore-eos"
-    rest += " --repetition-penalty 1.25 --prompt-logprobs 4"
+    rest += " --repetition-penalty 1.25 --prompt-logprobs 4 --thinking-token-budget 5"
     values = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 7, "choice": 2, "frequency_penalty": 1.0,
         "presence_penalty": -1.0, "raw": True, "max_tokens": 9, "stop": ("a", "b"), "logprobs": 2,
         "min_tokens": 3, "ignore_eos": True, "repetition_penalty": 1.25, "prompt_logprobs": 4,
+        "thinking_token_budget": 5,
     }  # fmt: skip
     assert parse(*flags.split(), *rest.split()) == GenerateRequest(prompt="x", **values)
     assert parse() == GenerateRequest(prompt="x")

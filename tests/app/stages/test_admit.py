@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from app.config import Settings
+from app.engine.text.call_syntax import END_OF_THINK, THINK
 from app.engine.text.tokenizer import Tokenizer
 from app.errors import InvalidRequest
 from app.messages import Record
 from app.request import ChatMessage, GenerateRequest, SpeculationBounds
 from app.stages.admit import admit
+from tests.app.engine.text.test_tool_calls import TEMPLATES, byte_tokenizer
 from tests.models import byte_fallback_tokenizer, model_dir
 
 
@@ -104,3 +106,11 @@ def test_an_unknown_drafter_is_refused_with_the_names_of_the_known(tokenizer: To
     assert caught.value.field == "speculation.drafters"
     assert admit(request, tokenizer, Settings(), **how, drafters={"smal", "lookup"}).speculation == request.speculation
     assert admit(request, tokenizer, Settings(), **how).speculation == request.speculation, "any name passes"
+
+
+def test_a_budget_of_thinking_counts_where_the_template_thinks(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    thinking = byte_tokenizer(tmp_path / "a", TEMPLATES["deepseek"], (THINK, END_OF_THINK))
+    assert [admitted(thinking, prompt="a", thinking_token_budget=n).most_thinking for n in (-1, 0)] == [None, 0]
+    assert admitted(tokenizer, prompt="a", thinking_token_budget=0).most_thinking is None
+    markless = byte_tokenizer(tmp_path / "b", TEMPLATES["deepseek"])
+    assert refused_field(markless, prompt="a", thinking_token_budget=0) == "thinking_token_budget"

@@ -231,12 +231,11 @@ NEUTRAL = {  # what load generators and evaluation tools always send
     "min_tokens": 0, "stop_token_ids": [], "prompt_logprobs": None, "return_token_ids": False, "priority": 0,
     "add_special_tokens": True, "structured_outputs": None, "guided_json": None, "include_reasoning": True,
     "bad_words": [], "cache_salt": "a", "return_tokens_as_token_ids": False,
-    "logprob_token_ids": [], "thinking_token_budget": None,
 }  # fmt: skip
 UNSERVED = {
     "use_beam_search": True, "best_of": 2, "skip_special_tokens": False,
     "prompt_logprobs": 1, "truncate_prompt_tokens": 5, "include_reasoning": False, "bad_words": ["no"],
-    "logprob_token_ids": [1], "thinking_token_budget": 5,
+    "logprob_token_ids": [5],
 }  # fmt: skip
 
 
@@ -334,16 +333,15 @@ def test_content_parts_and_developer_roles_are_accepted(client: FlaskClient, dep
     assert found.prompt_ids == submitted(client, deployment, "/v1/chat/completions", messages=plain).prompt_ids
 
 
-def test_response_formats_reach_the_engine(client: FlaskClient, deployment: Deployment) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_response_formats_reach_the_engine(client: FlaskClient, deployment: Deployment, path: str) -> None:
     schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}}
     named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
-    record = submitted(client, deployment, "/v1/chat/completions", response_format=named)
+    record = submitted(client, deployment, path, response_format=named)
     assert json.loads(record.grammar or "") == {**schema, "additionalProperties": False}
-    record = submitted(client, deployment, "/v1/chat/completions", response_format={"type": "json_object"})
+    record = submitted(client, deployment, path, response_format={"type": "json_object"})
     assert json.loads(record.grammar or "") == {"type": "object"}
-    assert submitted(client, deployment, "/v1/chat/completions", response_format={"type": "text"}).grammar is None
-    record = submitted(client, deployment, "/v1/completions", prompt="a", response_format={"type": "json_object"})
-    assert json.loads(record.grammar or "") == {"type": "object"}
+    assert submitted(client, deployment, path, response_format={"type": "text"}).grammar is None
 
 
 def test_fields_without_effect_are_ignored(client: FlaskClient, deployment: Deployment) -> None:
