@@ -202,6 +202,8 @@ def _on_vllm(folder: Path, settings: Settings, longest: int, device: torch.devic
         )
     from app.engine.vllm.load import load_target  # vLLM is in an environment of its own
 
+    STARTING.info("starting vLLM")
+
     def size(sequence_bytes: int) -> int:
         return settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, max_sequences(settings))
 

@@ -8,6 +8,7 @@ import time
 from app.engine.cpu.equivalence import probe
 from app.engine.step_costs import Reading, StepCosts
 from app.engine.vllm.target import MOST_DRAFTS, VLLMTarget
+from app.logs import STARTING
 from app.state import CHAIN, BatchEntry, CachedSequence, Tree
 
 SEQUENCES = (1, 4, 16)
@@ -26,8 +27,9 @@ def measure_costs(target: VLLMTarget, vocab_size: int, max_sequences: int) -> St
         sequences = [_probe(CONTEXT, i, vocab_size) for i in range(count)]
         for drafts in DRAFTS:
             if count * (1 + drafts) <= MOST_ROWS:
-                seconds = _best_s(target, sequences, drafts)
                 rows = count * (1 + drafts)
+                STARTING.info("warming up: timing steps of %d rows", rows)
+                seconds = _best_s(target, sequences, drafts)
                 points[rows] = min(seconds, points.get(rows, seconds))
         for sequence in sequences:
             target.release(sequence)
