@@ -62,6 +62,25 @@ FLOODS = {
     "logprobs": "1000000000",
     "speculation": json.dumps({"drafters": ["x"] * 100_000}),
 }
+MIXED: dict[str, tuple[dict[str, str], ...]] = {  # by path: fields that are wrong, or rare, only together
+    "/v1/completions": (
+        *({"prompt": ids} for ids in ("[-1]", "[999999999]", '[[1],["a"]]', "[[1],[]]", f"[{'1,' * 70_000}1]")),
+        {"echo": "true", "max_tokens": "0", "logprobs": "20", "n": "16"},
+        {"echo": "true", "stream": "true"},
+        {"max_tokens": "0"},
+    ),
+    "/v1/chat/completions": (
+        {"messages": '[{"role":"assistant","tool_calls":[{"function":{"name":"a","arguments":"{"}}]}]'},
+        {"messages": '[{"role":"tool","content":"a","tool_call_id":"none"}]'},
+        {"messages": '[{"role":"user","content":" "}]', "continue_final_message": "true"},
+    ),
+    "/v1/messages": tuple(
+        {"messages": f'[{{"role":"user","content":[{block}]}}]'}
+        for block in ('{"type":"image"}', '{"type":"tool_result","tool_use_id":"none"}', '{"type":"thinking"}', "7")
+    ),
+    "/v1/responses": ({"input": '[{"type":"function_call_output","call_id":"none","output":"a"}]'},),
+    "/detokenize": ({"tokens": "[-1]"}, {"tokens": "[999999999]"}),
+}
 PATTERNS = ("(a+)+$", "((a{1,100}){1,100}){1,100}", "(?=x)y", "[", "\\", "(", "a{1000000000}", "\\p{L}*" * 99, "\u0000")
 SCHEMAS: tuple[Any, ...] = (
     {"$ref": "http://127.0.0.1:9/x.json"},
@@ -122,6 +141,7 @@ CHUNKS = (
     b"100000\r\n" + bytes(2**20) + b"\r\n",
     (b"10000\r\n" + bytes(2**16) + b"\r\n") * 160 + b"0\r\n\r\n",
 )
+SHORT_SCHEMAS = [one for one in SCHEMAS if len(str(one)) < 600]  # a tool's stands in the prompt
 
 
 def call(method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
@@ -160,8 +180,25 @@ def _fields(model: str) -> Iterator[tuple[str, str, bytes]]:
         for schema in SCHEMAS if "response_format" in read.model_fields else ():
             form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
             yield f"{path}: schema {str(schema)[:40]}", path, body_with(usual | {"response_format": json.dumps(form)})
+        for schema in SHORT_SCHEMAS if "tools" in read.model_fields else ():
+            yield f"{path}: tool of {str(schema)[:40]}", path, body_with(usual | _tool(path, schema))
+        kinds = ("regex", "grammar") if "structured_outputs" in read.model_fields else ()
+        for kind, pattern in itertools.product(kinds, PATTERNS):
+            wish = json.dumps({kind: pattern})
+            yield f"{path}: {kind} {pattern[:20]}", path, body_with(usual | {"structured_outputs": wish})
         deep = '{"type":"json_schema","json_schema":{"schema":' + '{"not":' * DEEP + "{}" + "}" * (DEEP + 2)
         yield f"{path}: deep schema", path, body_with(usual | {"response_format": deep})
+        for texts in MIXED.get(path, ()):
+            yield f"{path}: {texts}", path, body_with(usual | texts)
+
+
+def _tool(path: str, schema: Any) -> dict[str, str]:
+    """Write fields that make an answer call a tool, which has the shape of each API."""
+    tool = {"name": "a", "parameters": schema, "input_schema": schema, "function": {"name": "a", "parameters": schema}}
+    if path.startswith("/v1/messages"):
+        return {"tools": json.dumps([tool]), "tool_choice": '{"type":"any"}'}
+    chosen = {} if path == "/tokenize" else {"tool_choice": '"required"'}
+    return {"tools": json.dumps([tool | {"type": "function"}]), **chosen}
 
 
 def _instead(usual: dict[str, str], name: str) -> dict[str, str]:
