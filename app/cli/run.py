@@ -36,7 +36,7 @@ MODULES = {
 IN_CLONES = {"test", "lab"}  # their files are not installed
 # Whole files to each process, in the order of tests/conftest.py; many wait, so that two cores carry three. A later flag
 # beats an earlier one.
-DEFAULTS = {"test": ("-n4", "--dist=loadfile", "--no-loadscope-reorder")}
+DEFAULTS = {"test": ("-n3", "--dist=loadfile", "--no-loadscope-reorder")}
 FLAGS = {"test": {"--quick": ("-m", "unit and not extended")}}  # a flag of ours, and the module's own for it
 UP_TEXT = """\
 Start Redis, the workers and the web server, and print the URL when everything answers. Ctrl-C stops it all;
