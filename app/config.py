@@ -51,6 +51,7 @@ IS_CLONE = (ROOT / "pyproject.toml").is_file()  # else installed: files are writ
 THREAD_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "100000",
+    "KMP_BLOCKTIME": "1",  # milliseconds: the same for Intel's OpenMP, which vLLM's build for CPUs runs on
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }

@@ -81,7 +81,7 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
             "bos_token_id": None,
             "eos_token_id": None,
             "tie_word_embeddings": False,
-            **FAMILIES[family],
+            **FAMILIES.get(family, {}),
             **overrides,
         },
     )
