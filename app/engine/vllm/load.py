@@ -3,16 +3,21 @@
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from app.engine.weights.resolve import GGUF
 from app.errors import ModelRefused
+from app.logs import STARTING
 
 if TYPE_CHECKING:
     from app.engine.vllm.target import VLLMTarget
 
+LONGEST_START_MINUTES = 20
 PAGE_TOKENS = 32  # vLLM's block; its CPU kernels take multiples of 32
 ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
@@ -72,11 +77,31 @@ def load_target(
         kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes(longest_tokens * _token_bytes(folder, dtype)),
         block_size=PAGE_TOKENS,
         skip_tokenizer_init=True,
+        enforce_eager=shutil.which(os.environ.get("CXX", "g++")) is None,  # without one torch can compile no step
         tensor_parallel_size=tensor_parallel,
         pipeline_parallel_size=pipeline_parallel,
         **more,
     )
-    return VLLMTarget(args, shares=shares)
+    with _reporting():
+        return VLLMTarget(args, shares=shares)
+
+
+@contextmanager
+def _reporting() -> Iterator[None]:
+    """Report each minute that vLLM still starts: who waits gives up a start that has not got on for long."""
+    is_over = Event()
+
+    def report() -> None:
+        for minute in range(1, LONGEST_START_MINUTES):
+            if is_over.wait(60.0):
+                break
+            STARTING.info("starting vLLM, which compiles for minutes: %d so far", minute)
+
+    Thread(target=report, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def _token_bytes(folder: Path, dtype: str) -> int:

@@ -1,5 +1,7 @@
 """Test a mixture of experts inside vLLM, which Paceline's own engine has not, against unmodified modules."""
 
+import os
+
 import pytest
 
 from app.engine.vllm.load import load_target
@@ -28,6 +30,7 @@ def target(model, tmp_path_factory):
         max_sequences=8,
         batch_tokens=512,
         shares=True,
+        tensor_parallel=int(os.environ.get("TENSOR_PARALLEL", "1")),
     )
     yield found
     found.close()

@@ -157,8 +157,8 @@ def test_a_failed_step_changes_no_text(target, model, monkeypatch):
     prompt = tuple(i * 17 % VOCAB for i in range(70))
     records = [record((*prompt, i), 8, request_id=f"failed {i}") for i in range(4)]
     expected = [alone(model, one.prompt_ids, 8) for one in records]
-    layer = target._core.model_executor.driver_worker.worker.model_runner.model.model.layers[1]
-    plain, calls = layer.forward, []
+    runner = target._core.model_executor.driver_worker.worker.model_runner
+    plain, calls = runner._model_forward, []
 
     def fails(*args, **rest):
         calls.append(1)
@@ -166,7 +166,7 @@ def test_a_failed_step_changes_no_text(target, model, monkeypatch):
             raise RuntimeError("on purpose")
         return plain(*args, **rest)
 
-    monkeypatch.setattr(layer, "forward", fails)
+    monkeypatch.setattr(runner, "_model_forward", fails)
     before = target.counts["failed steps"]
     drafters = characters(book_of(records, expected))
     assert fakes.texts(fakes.pipeline(target, [], [drafters["half"], drafters["random"]]), *records) == expected
