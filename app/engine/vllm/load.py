@@ -77,7 +77,7 @@ def load_target(
         kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes(longest_tokens * _token_bytes(folder, dtype)),
         block_size=PAGE_TOKENS,
         skip_tokenizer_init=True,
-        enforce_eager=shutil.which(os.environ.get("CXX", "g++")) is None,  # without one torch can compile no step
+        enforce_eager=shutil.which("g++") is None,  # without one torch can compile no step
         tensor_parallel_size=tensor_parallel,
         pipeline_parallel_size=pipeline_parallel,
         **more,
