@@ -65,6 +65,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "falcon": {},
     "bloom": {},
 }
+OF_EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4, "sliding_window": None}
+}  # not for own engines
 
 
 def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **overrides: Any) -> PreTrainedModel:
@@ -81,7 +84,7 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
             "bos_token_id": None,
             "eos_token_id": None,
             "tie_word_embeddings": False,
-            **FAMILIES.get(family, {}),
+            **(FAMILIES | OF_EXPERTS)[family],
             **overrides,
         },
     )

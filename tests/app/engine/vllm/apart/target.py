@@ -4,21 +4,18 @@ environment.
 One engine serves all tests: a process can hold one. It runs in as many processes as TENSOR_PARALLEL says.
 """
 
-import os
-
 import numpy as np
 import pytest
 import torch
 
 from app.engine.vllm.costs import measure_costs
-from app.engine.vllm.load import load_target
 from app.policy import Policy
 from app.request import Sampling
 from tests import fakes
+from tests.app.engine.vllm.loaded import PROCESSES, loaded
 from tests.fakes import VOCAB, Book, characters, record
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}  # heads of 32, vLLM's smallest
-PROCESSES = int(os.environ.get("TENSOR_PARALLEL", "1"))
 PROMPTS = [(5, 6, 7, 5, 6, 7, 5, 6), (9,), tuple(range(20))]
 LONG = tuple(i * 11 % VOCAB for i in range(90))
 SAMPLINGS = [
@@ -32,20 +29,8 @@ SAMPLINGS = [
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    fakes.tiny(**SHAPE).save_pretrained(folder)
-    found = load_target(
-        folder,
-        dtype="float32",
-        kv_bytes=lambda longest_bytes: 8 * longest_bytes,
-        longest_tokens=256,
-        max_sequences=8,
-        batch_tokens=512,
-        shares=True,
-        tensor_parallel=PROCESSES,
-    )
-    yield found
-    found.close()
+    with loaded(fakes.tiny(**SHAPE), tmp_path_factory.mktemp("model")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
