@@ -59,9 +59,9 @@ class Plan(BaseModel):
         description="what goes into a step: the most tokens a second (pace), or CoSine's objective (cosine)"
     )
     overlap: Overlapping = Field(
-        description="work while a verdict is pending: drafters run ahead where it pays (auto), and one half of the "
-        "sequences drafts while the other is verified where that is no slower (halves) or always (always-halves); "
-        "none; or FASER's controller of lengths, chunk and split (joint)",
+        description="work while a verdict is pending: drafters on other cores guess what may follow (auto); one half "
+        "of the sequences drafts while the other is verified where that is no slower (halves) or always "
+        "(always-halves); none; or FASER's controller of lengths, chunk and split (joint)",
     )
     pruning: Pruning = Field("off", description="drop draft tokens in the middle of a pass of the target")
     pruner: str = Field(

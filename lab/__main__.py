@@ -9,7 +9,7 @@ from collections.abc import Sequence
 MODULES = {
     "beam": ("lab.beam", "what trees over recordings are worth: chains, second choices as leaves, two paths"),
     "record": ("lab.record", "record real drafts, for simulations"),
-    "settings": ("lab.settings", "`pace` over plain decoding in thirteen stated settings, simulated"),
+    "settings": ("lab.settings", "`pace` over plain decoding in eighteen stated settings, simulated"),
     "testbeds": ("lab.testbeds.run", "the testbeds of CoSine and FASER, simulated: arms in worlds of stated numbers"),
     "ways": ("lab.run", "ways of drafting over the same requests: in one process, simulated or deployed"),
 }

@@ -1,8 +1,8 @@
-"""`./paceline lab settings`: compare `pace` with plain decoding in thirteen simulated settings.
+"""`./paceline lab settings`: compare `pace` with plain decoding in eighteen simulated settings.
 
-Each setting is run with n-gram tables and with draft models alone, over several orders of the texts. A rate is the
-geometric mean over the texts of tokens/s as a client sees them. `--vs FILE` compares with an earlier result, e.g. of
-another version.
+Each setting is run with n-gram tables, with draft models alone, and with these drafting and verifying in turn, over
+several orders of the texts. A rate is the geometric mean over the texts of tokens/s as a client sees them. `--vs FILE`
+compares with an earlier result, e.g. of another version.
 """
 
 import argparse
@@ -32,7 +32,11 @@ from lab.simulated import model_free, with_live_costs
 from lab.ways import OFF, PACE, WAYS, Variant
 
 DATA, COSTS = ROOT / "lab" / "data", ROOT / "lab" / "costs"
-ARMS = {"tables": WAYS[PACE], "models": WAYS["pace, models alone"]}  # models and tables, or models alone
+ARMS = {  # models and tables, models alone, and these without guesses ahead of verdicts
+    "tables": WAYS[PACE],
+    "models": WAYS["pace, models alone"],
+    "in turn": Variant("pace, models in turn", {"overlap": "none"}, model_free=()),
+}
 STATED_STEP_S = 0.030  # of `stated-30ms.json`, one row
 Rates = dict[str, dict[str, list[float]]]  # tokens/s by way, `off` or `pace`, and order
 
@@ -61,10 +65,11 @@ CASES = (
     Case("int8 at 1", "four-int8", 1, is_stated=False),
     Case("f32 local at 1", "four", 1, is_stated=False, is_local=True),
     Case("f32 local at 4", "four", 4, is_stated=False, is_local=True),
-    Case("pair .1 at 1", "qwen", 1, guess=0.1, phrases="none"),
-    Case("pair .25 at 1", "qwen", 1, guess=0.25, phrases="none"),
-    Case("pair .25 at 4", "qwen", 4, guess=0.25, phrases="none"),
-    Case("pair .5 at 4", "qwen", 4, guess=0.5, phrases="none"),
+    *(
+        Case(f"pair {str(guess)[1:]} at {streams}", "qwen", streams, guess=guess, phrases="none")
+        for guess in (0.1, 0.25, 0.5)
+        for streams in (1, 4, 16)
+    ),
 )
 
 
@@ -130,7 +135,7 @@ def rows(name: str, rates: Rates, old: Rates | None) -> str:
     lines = []
     for way, own in rates.items():
         by_order = " ".join(f"{pace / off:.2f}" for pace, off in zip(own[PACE], own[OFF], strict=True))
-        beside = f"{ratio(own, old[way]):.3f}" if old else ""
+        beside = f"{ratio(own, old[way]):.3f}" if old and way in old else ""
         off, pace = geometric_mean(own[OFF]), geometric_mean(own[PACE])
         lines.append(f"| {name} | {way} | {off:.1f} | {pace:.1f} | {pace / off:.2f}: {by_order} | {beside} |")
     return "\n".join(lines)
@@ -140,7 +145,7 @@ def compared(new: Mapping[str, Rates], old: Mapping[str, Rates]) -> Iterator[tup
     """Yield each setting that both results have, and by what `pace` is faster in the new one."""
     for name in new:
         if name in old:
-            yield from ((f"{name}, {way}", ratio(new[name][way], old[name][way])) for way in ARMS)
+            yield from ((f"{name}, {way}", ratio(new[name][way], old[name][way])) for way in ARMS if way in old[name])
 
 
 def ratio(new: Mapping[str, list[float]], old: Mapping[str, list[float]]) -> float:

@@ -384,9 +384,8 @@ class ScriptedGuesser:
 
     def __init__(self, say: Callable[[list[int]], Guess]) -> None:
         self._say = say
-        self._caches: dict[str, list[int]] = {}
+        self._caches: dict[int, list[int]] = {}  # by the sequence's id()
         self.calls: list[int] = []  # depth of each
-        self.forks = 0
         self.rows = 0  # tokens read
         self.is_full = False
 
@@ -409,14 +408,13 @@ class ScriptedGuesser:
         """Copy the cache before the last token, unless `is_full`."""
         if self.is_full:
             return None
-        self.forks += 1
-        found = CachedSequence(f"{sequence.id}/{self.forks}", tokens, cached=min(sequence.cached, len(tokens) - 1))
-        self._caches[found.id] = self._caches[sequence.id][: found.cached]
+        found = CachedSequence(sequence.id, tokens, cached=min(sequence.cached, len(tokens) - 1))
+        self._caches[id(found)] = self._caches[id(sequence)][: found.cached]
         return found
 
     def release(self, sequence: CachedSequence) -> None:
         """Empty the sequence's cache."""
-        self._caches.pop(sequence.id, None)
+        self._caches.pop(id(sequence), None)
         sequence.cached, sequence.pages = 0, page_numbers()
 
     def invalidate(self, work: BatchEntry) -> None:
@@ -424,7 +422,7 @@ class ScriptedGuesser:
         self.release(work.sequence)
 
     def _chain(self, work: BatchEntry, depth: int) -> list[Guess]:
-        cache = self._caches.setdefault(work.sequence.id, [])
+        cache = self._caches.setdefault(id(work.sequence), [])
         assert cache[: work.start] == work.sequence.tokens[: work.start], "its cache is of other tokens"
         assert work.start <= len(cache)
         cache[work.start :] = work.tokens

@@ -29,7 +29,7 @@ from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_length import LengthController
 from app.speculation.joint import JointController
 from app.speculation.length_protocol import LengthPlanner
-from app.speculation.overlap import AutoOverlap, HalvesOverlap, NoOverlap, Overlap
+from app.speculation.overlap import AheadOverlap, HalvesOverlap, NoOverlap, Overlap
 from app.speculation.routing import (
     Agreement,
     CosineRouting,
@@ -243,11 +243,11 @@ def lengths(settings: Settings, splits: Splits | None = None) -> LengthPlanner:
 def overlap(settings: Settings) -> Overlap:
     match settings.plan.overlap:
         case "auto":
-            return AutoOverlap()
+            return AheadOverlap()
         case "halves":
-            return HalvesOverlap(AutoOverlap())
+            return HalvesOverlap()
         case "always-halves":
-            return HalvesOverlap(NoOverlap(), gain=0.0)
+            return HalvesOverlap(gain=0.0)
         case _:
             return NoOverlap()
 

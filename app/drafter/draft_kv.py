@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from typing import Final, Protocol
 
@@ -13,7 +14,6 @@ from app.state import BatchEntry, CachedSequence, Guess, Tree
 log = logging.getLogger(__name__)
 CHUNK_TOKENS = 512  # prompt tokens a pass
 SPARE_TOKENS = 16  # tokens of a sequence that a guess may read along; more are read in passes before it
-SURE_WEIGHT = 0.01  # of a guess in the mean confidence
 MAX_SEQUENCES = 1024  # known at once, far more than are ever in one round
 
 
@@ -43,7 +43,6 @@ class DraftKV:
         self.max_context: Final = max_context
         self.read = 0  # tokens read in passes of their own so far
         self.read_s = 0.0  # and the seconds that took
-        self.sureness = 1.0  # mean confidence of first choices
         self._guesser = guesser
         self._clock = clock
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
@@ -83,7 +82,7 @@ class DraftKV:
         self, sequences: list[CachedSequence], depth: int, least_survival: float, *, in_spare_time: bool = False
     ) -> list[list[Guess]]:
         """Guess for sequences and forks, as `guess` does; none for those that lost their caches meanwhile."""
-        held = [s for s in sequences if self._holds(s)]
+        held = [s for s in sequences if self.holds(s)]
         if not in_spare_time and any(s.uncached > SPARE_TOKENS for s in held):
             began_s = self._clock.perf_counter()
             self._read(held)
@@ -95,8 +94,8 @@ class DraftKV:
         ]
         busy = None if in_spare_time else {s.id for s in held}
         # A sequence may take the forks' room, those before and behind it in the list.
-        works = [w for w in works if self._holds(w.sequence) and self._try_reserve(w, busy, depth - 1)]
-        works = [work for work in works if self._holds(work.sequence)]
+        works = [w for w in works if self.holds(w.sequence) and self._try_reserve(w, busy, depth - 1)]
+        works = [work for work in works if self.holds(work.sequence)]
         is_level = depth == 1 and all(len(work.tokens) == 1 for work in works)
         began_s = self._clock.perf_counter() if is_level else 0.0
         found = self._guess(works, depth, least_survival)
@@ -108,8 +107,6 @@ class DraftKV:
         for work, guesses in zip(works, found, strict=bool(found)):
             self._guesser.cover(work.sequence, work.start + len(work.tokens))
             own[id(work.sequence)] = guesses
-            for guess in guesses:
-                self.sureness += SURE_WEIGHT * (guess.confidence - self.sureness)
         return [own.get(id(sequence), []) for sequence in sequences]
 
     @property
@@ -122,20 +119,34 @@ class DraftKV:
         near = min(self._level_s, key=lambda size: (abs(size - rows.bit_length()), size), default=None)
         return 0.0 if near is None else self._level_s[near].value
 
+    @property
+    def most_rows(self) -> int:
+        """Return the most rows of a guess whose seconds are known; about that many."""
+        return 1 << max(self._level_s, default=0) >> 1
+
     def find(self, request_id: str) -> CachedSequence | None:
         return self._sequences.get(request_id)
 
     def fork(self, sequence: CachedSequence, tokens: list[int]) -> CachedSequence | None:
-        """Fork a sequence before its last token, until `drop_forks`; None without room."""
+        """Fork a sequence before its last token, until it is adopted or dropped; None without room."""
         fork = self._guesser.fork(sequence, tokens)
         if fork is not None:
             self._forks[id(fork)] = fork
         return fork
 
-    def drop_forks(self) -> None:
-        for fork in self._forks.values():
-            self._guesser.release(fork)
-        self._forks.clear()
+    def drop_forks(self, forks: Iterable[CachedSequence]) -> None:
+        """Release those of the caches that are forks."""
+        for fork in forks:
+            if self._forks.pop(id(fork), None) is not None:
+                self._guesser.release(fork)
+
+    def adopt(self, request_id: str, fork: CachedSequence | None) -> None:
+        """Let a fork take the place of the request's own sequence, if it is held as one."""
+        if fork is not None and self._forks.pop(id(fork), None) is not None:
+            own = self._sequences.get(request_id)
+            if own is not None:
+                self._guesser.release(own)
+            self._sequences[request_id] = fork
 
     def append(self, sequence: CachedSequence, tokens: Listed[int]) -> None:
         """Append guesses, of which all but the last were read to make the next one."""
@@ -151,19 +162,46 @@ class DraftKV:
         if sequence is not None:
             self._guesser.release(sequence)
 
-    def _holds(self, sequence: CachedSequence) -> bool:
+    def holds(self, sequence: CachedSequence) -> bool:
         return self._sequences.get(sequence.id) is sequence or id(sequence) in self._forks
+
+    def read_in(self, request_id: str, seconds: float) -> bool:
+        """Read as much of a sequence's unread tokens as fits into the time, or a few; tell whether there were any.
+
+        No other sequence loses its cache for it.
+        """
+        sequence = self._sequences.get(request_id)
+        if sequence is None or not self.is_unread(sequence):
+            return False
+        most = int(max(0.0, seconds) / self.token_s) if self.token_s else CHUNK_TOKENS
+        began_s = self._clock.perf_counter()
+        is_read = self._read_chunk(sequence, None, min(CHUNK_TOKENS, max(SPARE_TOKENS, most)))
+        self.read_s += self._clock.perf_counter() - began_s
+        return is_read
+
+    def is_unread(self, sequence: CachedSequence) -> bool:
+        """Tell whether a sequence has more to read than goes along with a guess."""
+        return sequence.uncached > SPARE_TOKENS
+
+    @property
+    def token_s(self) -> float:
+        """Return the seconds of reading a token; 0 before any."""
+        return self.read_s / self.read if self.read else 0.0
 
     def _read(self, sequences: list[CachedSequence]) -> None:
         busy = {s.id for s in sequences}
         for s in sequences:
-            while s.uncached > SPARE_TOKENS:
-                chunk = s.tokens[s.cached : -1][:CHUNK_TOKENS]
-                work = BatchEntry(s, s.cached, chunk, Tree(), final=False)
-                if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1, 0.0):
-                    break
-                self._guesser.cover(s, s.cached + len(chunk))
-                self.read += len(chunk)
+            while self.is_unread(s) and self._read_chunk(s, busy, CHUNK_TOKENS):
+                pass
+
+    def _read_chunk(self, sequence: CachedSequence, busy: set[str] | None, most: int) -> bool:
+        chunk = sequence.tokens[sequence.cached : -1][:most]
+        work = BatchEntry(sequence, sequence.cached, chunk, Tree(), final=False)
+        if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1, 0.0):
+            return False
+        self._guesser.cover(sequence, sequence.cached + len(chunk))
+        self.read += len(chunk)
+        return True
 
     def _guess(self, works: list[BatchEntry], depth: int, least_survival: float) -> list[list[Guess]]:
         try:
@@ -176,20 +214,19 @@ class DraftKV:
             return []
 
     def _try_reserve(self, work: BatchEntry, busy: set[str] | None, ahead: int) -> bool:
-        """Reserve pages, of idle sequences first, the longest idle before others; False if there are too few.
+        """Reserve pages, of forks first, then of idle sequences, the longest idle first; False if there are too few.
 
-        Then forks go, and last of all the entry's own sequence loses its cache. If `busy` is None, or for a fork, none
-        does.
+        Last of all the entry's own sequence loses its cache. If `busy` is None, or for a fork, none does.
         """
         if id(work.sequence) in self._forks:
             busy = None
         while not self._guesser.try_reserve(work, ahead):
             if busy is None:
                 return False
-            idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
-            if idle is None and self._forks:
-                self.drop_forks()
+            if self._forks:
+                self.drop_forks([*self._forks.values()])
                 continue
+            idle = next((i for i, s in self._sequences.items() if i not in busy and s.pages), None)
             self.remove(work.sequence.id if idle is None else idle)
             if idle is None:
                 return False

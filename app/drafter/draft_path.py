@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from math import prod
 
 from app.drafter.draft_kv import DraftKV
-from app.drafter.draft_steps import DraftStep, drafts_of, own_steps
-from app.drafter.guess_tree import GuessTree
+from app.drafter.draft_steps import DraftStep, drafts_of
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 
@@ -21,7 +20,6 @@ class DraftPath:
         self.tokens = [*context.tokens, *(step.token for step in steps)]
         self.is_ahead = False  # extended since the last job
         self._steps = steps
-        self._tree: GuessTree | None = None
         self.least_survival = context.least_survival
         self._limit = context.max_draft_tokens
 
@@ -64,26 +62,8 @@ class DraftPath:
             return []
         return self._steps[len(tokens) - self.start :]
 
-    @property
-    def grows_tree(self) -> bool:
-        return self.context.max_nodes > 0 and len(self.drafters) == 1
-
-    def begin_tree(self) -> GuessTree:
-        """Return a tree that begins with the path, which `end_tree` follows along first choices."""
-        known = [step.guesses[self.drafters[0].name] for step in self._steps]
-        self._tree = GuessTree(self.context, known[: self.context.max_draft_tokens])
-        return self._tree
-
-    def end_tree(self) -> None:
-        if self._tree is not None:
-            new = own_steps(self.drafters[0].name, self._tree.chain()[len(self._steps) :])
-            self._steps += new
-            self.tokens += [step.token for step in new]
-
     def drafts(self) -> list[Draft]:
         """Return every drafter's draft, no deeper than the job asks for."""
-        if self._tree is not None:
-            return self._tree.drafts(*self.names)
         return drafts_of(self.id, self.start, self._steps[: self.context.max_draft_tokens])
 
     @property

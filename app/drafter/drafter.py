@@ -1,6 +1,6 @@
 """Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -31,6 +31,11 @@ class DrafterNode:
         self._fused = token_fusion.names if token_fusion is not None else frozenset[str]()
         self._models = {each.name: each for each in self._replicas.drafters if isinstance(each, ModelDrafter)}
         self._shared = SharedPaths(model.draft_kv for model in self._models.values())
+        fused = [] if token_fusion is None else [token_fusion]
+        self._ahead: list[TokenFusion | ModelDrafter] = [
+            *fused,
+            *(model for name, model in self._models.items() if name not in self._fused),
+        ]
         self._pending: set[str] = set()  # sequences to run ahead on
 
     def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
@@ -43,7 +48,7 @@ class DrafterNode:
         began_s, read, read_s = self._clock.perf_counter(), *self._reading()
         contexts = []
         for job in jobs:
-            runs_ahead = job.run_ahead and not job.is_last and not job.sharing
+            runs_ahead = job.step_s > 0.0 and not job.is_last and not job.sharing
             (self._pending.add if runs_ahead else self._pending.discard)(job.request_id)
             context = self._replicas.update(job)
             if job.is_last:
@@ -60,8 +65,8 @@ class DrafterNode:
             if wanted and drafter.name not in self._fused:
                 drafts += drafter.draft(wanted)
                 if isinstance(drafter, ModelDrafter):
-                    guessed.append(drafter.chain.guessed)
-                    levels_s.append(drafter.chain.guessed * drafter.draft_kv.usual_level_s)
+                    guessed.append(drafter.guessed)
+                    levels_s.append(drafter.guessed * drafter.draft_kv.usual_level_s)
         now_read, now_read_s = self._reading()
         took_s = max(0.0, self._clock.perf_counter() - began_s - (now_read_s - read_s))
         report = DraftReport(
@@ -87,25 +92,16 @@ class DrafterNode:
 
     def run_ahead(self) -> None:
         """Take one step of one drafter on sequences whose verdict is pending."""
-        for chain in self._chains():
-            if chain.run_ahead(self._pending):
-                return
-        self._pending.clear()
+        if not any(own.run_ahead(self._pending) for own in self._ahead):
+            self._pending.clear()
 
     def info(self) -> dict[str, int]:
-        groups = [*self._chains()]
+        hits, misses = zip(*(own.ahead for own in self._ahead), strict=True) if self._ahead else ((), ())
         return {
-            "ahead_hits": sum(each.ahead_hits for each in groups),
-            "ahead_misses": sum(each.ahead_misses for each in groups),
+            "ahead_hits": sum(hits),
+            "ahead_misses": sum(misses),
             "shared_guesses": self._shared.guesses,
         }
-
-    def _chains(self) -> Iterator[TokenFusion]:
-        if self._token_fusion is not None:
-            yield self._token_fusion
-        for name, model in self._models.items():
-            if name not in self._fused:
-                yield model.chain
 
     def _reading(self) -> tuple[int, float]:
         kvs = [model.draft_kv for model in self._models.values()]

@@ -1,23 +1,18 @@
-"""Grow trees of a model's guesses: each pass guesses from the likeliest open nodes of all trees, as many as pay.
+"""Keep a sequence's guesses as a tree: its draft, and what may follow each outcome of the verdict.
 
-A node is guessed from where its survival is worth a row of a step (`least_survival`), and a pass is made while what it
-may gain is worth its seconds (`pace`), for the number of nodes that gains most. So a tree is one path where rows or
-wider passes cost, several where they do not, and it ends where it is no longer sure. First choices go on in their
-parent's cache, others in a fork of it, which lives as long as the tree grows.
+A verdict commits a path of the draft and one token more. Where the tree has that token, too, what stands behind it is
+the next round's tree.
 """
 
 from bisect import insort
 from collections.abc import Iterable
-from collections.abc import Sequence as Listed
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 
-from app.drafter.draft_kv import DraftKV
 from app.messages import Draft
 from app.stages.draft.protocol import Context, draft_of
 from app.state import CachedSequence, Guess
 
-MOST_SECOND = 0.5  # chance of a second choice: at a higher price there is one path, and its guesses need one call
+LEAST_AHEAD = 0.03  # survival of a node that is kept for later rounds
 
 
 @dataclass(slots=True)
@@ -29,118 +24,104 @@ class _Node:
     survival: float
     guess: Guess | None = None  # behind it
     is_open: bool = True  # to be guessed from
+    below: dict[int, int] = field(default_factory=dict)  # nodes by their tokens
 
 
 class GuessTree:
     """One sequence's guesses behind its context. Node 0 is the root; a first choice stands before its siblings."""
 
-    def __init__(self, context: Context, known: Iterable[Guess] = ()) -> None:
-        """`known`: a chain guessed before."""
+    def __init__(self, context: Context) -> None:
         self.context = context
-        self.caches: dict[int, CachedSequence] = {}  # by node that was guessed from, while the tree grows
+        self.start = len(context.tokens)  # the list grows
+        self.until_s = 0.0  # when the verdict on its draft is expected
+        self.caches: dict[int, CachedSequence] = {}  # by node that was guessed from
+        self._least = min(LEAST_AHEAD, context.least_survival) if context.step_s else context.least_survival
         self._nodes = [_Node(0, 0, 0, 1.0, 1.0)]
         self._order = [(-1.0, 0, 0)]  # nodes by falling survival, parents first
-        self.extend(0, known)
 
     def __getitem__(self, node: int) -> _Node:
         return self._nodes[node]
 
-    def extend(self, node: int, guesses: Iterable[Guess]) -> list[int]:
-        """Add a chain of guesses behind a node; return the nodes that they were guessed from."""
-        found = []
+    def after(self, context: Context) -> tuple["GuessTree", CachedSequence | None]:
+        """Return the tree behind a context, and the cache of most of that context, None if this has none of it."""
+        new, node = GuessTree(context), 0
+        cache = self.caches.get(node)
+        if new.start < self.start:
+            return new, cache
+        for token in context.tokens[self.start :]:
+            below = self._nodes[node].below.get(token)
+            if below is None:
+                return new, cache
+            node, cache = below, self.caches.get(below, cache)
+        todo = [(node, 0)]
+        for of, to in todo:
+            guess = self._nodes[of].guess
+            if guess is not None:
+                new.extend(to, [guess], self.caches[of])
+                known = self._nodes[of].below
+                todo += [(known[token], place) for token, place in new[to].below.items() if token in known]
+        return new, cache
+
+    def extend(self, node: int, guesses: Iterable[Guess], cache: CachedSequence) -> None:
+        """Add a chain of guesses behind a node, guessed in this cache."""
         for guess in guesses:
-            found.append(node)
+            self.caches[node] = cache
             node = self._add(node, guess)
-        return found
 
     def is_first(self, node: int) -> bool:
         """Tell whether a node is the first choice behind its parent."""
         own = self._nodes[node]
         guess = self._nodes[own.parent].guess
-        return node == 0 or (guess is not None and guess.token == own.token)
+        return guess is not None and guess.token == own.token
 
     def open(self) -> list[int]:
-        """List the nodes that may be guessed from: of the tree's likeliest, those that are deep and sure enough."""
+        """List the nodes that may be guessed from for this draft: those of it that are deep and sure enough."""
         least, deepest = self.context.least_survival, self.context.max_draft_tokens
-        nodes = [node for _, _, node in self._kept()]
-        return [i for i in nodes if (own := self._nodes[i]).is_open and own.depth < deepest and own.survival >= least]
+        nodes = ((node, self._nodes[node]) for node in self._drafted())
+        return [i for i, own in nodes if own.is_open and own.depth < deepest and own.survival >= least]
 
-    def chain(self) -> list[Guess]:
-        """Return the guesses along first choices."""
-        found, node = [], 0
-        while (guess := self._nodes[node].guess) is not None:
-            found.append(guess)
-            node = next(i for i in range(node + 1, len(self._nodes)) if self._nodes[i].parent == node)
+    def open_ahead(self) -> list[int]:
+        """List the nodes that may be guessed from for later drafts."""
+        furthest = 2 * self.context.max_draft_tokens + 1  # this draft's, the target's own token, and as many again
+        return [i for i, own in enumerate(self._nodes) if own.is_open and own.depth < furthest]
+
+    def chain(self) -> list[int]:
+        """Return the tokens along first choices."""
+        found, own = [], self._nodes[0]
+        while own.guess is not None:
+            found.append(own.guess.token)
+            own = self._nodes[own.below[own.guess.token]]
         return found
 
-    def drafts(self, name: str) -> list[Draft]:
-        kept = [node for _, _, node in self._kept()]
-        places = {node: place for place, node in enumerate(kept)}
-        own = [self._nodes[node] for node in kept[1:]]
+    def draft(self, name: str) -> Draft:
+        drafted = self._drafted()
+        places = {node: place for place, node in enumerate(drafted)}
+        own = [self._nodes[node] for node in drafted[1:]]
         chances = [min(1.0, max(0.0, node.confidence)) for node in own]
-        if not own:
-            return []
-        return [draft_of(name, self.context, [n.token for n in own], [places[n.parent] for n in own], chances)]
+        return draft_of(name, self.context, [n.token for n in own], [places[n.parent] for n in own], chances)
 
-    def _kept(self) -> Iterable[tuple[float, int, int]]:
-        return islice(self._order, 1 + self.context.max_nodes)
+    def _drafted(self) -> list[int]:
+        """Return the draft's nodes, the likeliest first. Behind unlikely ones nothing is part of it."""
+        deepest, least = self.context.max_draft_tokens, self.context.least_survival
+        found, inner = [0], {0}  # inner: those with nodes of the draft behind them
+        for _, depth, node in self._order[1:]:
+            if len(found) > self.context.max_nodes:
+                break
+            own = self._nodes[node]
+            is_likely = own.survival >= least
+            if own.parent in inner and (is_likely or self.is_first(node)):
+                found.append(node)
+                if is_likely and depth < deepest:
+                    inner.add(node)
+        return found
 
     def _add(self, at: int, guess: Guess) -> int:
         above, first = self._nodes[at], len(self._nodes)
         above.guess, above.is_open = guess, False
         for token, sure in dict([guess[:2], *reversed(guess.further), guess[2:4], guess[:2]]).items():
             survival = above.survival * sure
-            if token == guess.token or survival >= self.context.least_survival:
+            if token == guess.token or survival >= self._least:
+                above.below[token] = len(self._nodes)
                 insort(self._order, (-survival, above.depth + 1, len(self._nodes)))
                 self._nodes.append(_Node(token, at, above.depth + 1, sure, survival))
         return first
-
-
-def grow(drafter: DraftKV, trees: Listed[GuessTree]) -> int:
-    """Guess until no pass pays; return the levels that were guessed one after the other."""
-    levels = 0
-    while picked := _picked(drafter, trees, is_first=not levels):
-        works = [(tree, node, cache) for tree, node in picked if (cache := _cache(drafter, tree, node)) is not None]
-        for tree, node in picked:
-            tree[node].is_open = False
-        least = min(tree.context.least_survival for tree in trees)
-        depth = min(tree.context.max_draft_tokens - tree[node].depth for tree, node in picked)
-        found = drafter.guess_behind([cache for _, _, cache in works], depth if least >= MOST_SECOND else 1, least)
-        for (tree, node, cache), guesses in zip(works, found, strict=True):
-            tree.caches.update(dict.fromkeys(tree.extend(node, guesses), cache))
-            if len(guesses) > 1:
-                drafter.append(cache, [guess.token for guess in guesses])
-        levels += max(map(len, found), default=0) or 1
-    for tree in trees:
-        tree.caches.clear()
-    drafter.drop_forks()
-    return levels
-
-
-def _picked(drafter: DraftKV, trees: Listed[GuessTree], *, is_first: bool) -> list[tuple[GuessTree, int]]:
-    """Choose the likeliest nodes, for the number that gains most over its seconds; all roots first."""
-    nodes = [(tree[i].survival, -number, i) for number, tree in enumerate(trees) for i in tree.open()]
-    nodes.sort(reverse=True)
-    pace = sum(tree.context.pace for tree in trees)
-    best = sum(node == 0 for _, _, node in nodes) if is_first else 0
-    gain, most = 0.0, 0.0
-    for count, (survival, number, _) in enumerate(nodes, start=1):
-        gain += survival * drafter.sureness - trees[-number].context.least_survival
-        worth = gain - pace * drafter.level_s(count)
-        if worth > most and count > best:
-            best, most = count, worth
-    return [(trees[-number], node) for _, number, node in nodes[:best]]
-
-
-def _cache(drafter: DraftKV, tree: GuessTree, node: int) -> CachedSequence | None:
-    """Return a cache of the tokens up to a node, all of it but the last; None without room."""
-    own, main = tree[node], drafter.find(tree.context.request_id)
-    parent = tree.caches.get(own.parent, main)
-    length = len(tree.context.tokens) + own.depth
-    if parent is None or node == 0:
-        return parent
-    if not tree.is_first(node):
-        return drafter.fork(parent, [*parent.tokens[: length - 1], own.token])
-    if len(parent.tokens) < length:
-        drafter.append(parent, [own.token])
-    return parent

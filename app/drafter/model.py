@@ -1,11 +1,13 @@
 """Draft with a small causal LM: trees, or chains with second-best tokens as leaves, batched over sequences."""
 
+from collections.abc import Collection
 from collections.abc import Sequence as Listed
 from typing import Final
 
 from app.clock import SYSTEM, Clock
 from app.drafter.draft_kv import DraftKV, Guesser
 from app.drafter.token_fusion import TokenFusion
+from app.drafter.tree_drafting import TreeDrafting
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 
@@ -27,13 +29,30 @@ class ModelDrafter:
         self.reads_state: Final = reads_state  # the target's hidden state, which jobs then carry
         self.draft_kv: Final = DraftKV(name, guesser, max_context, clock)
         self.chain: Final = TokenFusion([self.draft_kv])
+        self.trees: Final = TreeDrafting(self.draft_kv, clock)
 
     def draft(self, contexts: Listed[Context]) -> list[Draft]:
-        return self.chain.draft([(context, (self.name,)) for context in contexts])
+        for context in contexts:
+            (self.chain if context.max_nodes else self.trees).remove(context.request_id)
+        found = self.trees.draft(context for context in contexts if context.max_nodes)
+        return found + self.chain.draft([(context, (self.name,)) for context in contexts if not context.max_nodes])
+
+    @property
+    def guessed(self) -> int:
+        """Return the guesses, one behind the other, that the last drafts took."""
+        return max(self.trees.guessed, self.chain.guessed)
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        return self.trees.ahead_hits + self.chain.ahead_hits, self.trees.ahead_misses + self.chain.ahead_misses
+
+    def run_ahead(self, request_ids: Collection[str]) -> bool:
+        return self.trees.run_ahead(request_ids) or self.chain.run_ahead(request_ids)
 
     def update(self, context: Context) -> None:
         """Learn nothing."""
 
     def remove(self, request_id: str) -> None:
         self.chain.remove(request_id)
+        self.trees.remove(request_id)
         self.draft_kv.remove(request_id)

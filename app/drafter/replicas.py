@@ -70,6 +70,7 @@ class Replicas:
             job.least_survival,
             job.max_nodes,
             job.pace,
+            job.step_s,
             _state(job),
         )
         for drafter in self.drafters:

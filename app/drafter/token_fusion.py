@@ -1,9 +1,8 @@
 """Draft with the drafters of one node, which share each token (CoSine, papers 1.3).
 
 At every step each drafter guesses one token, and all go on from the most confident; the other guesses, and likely
-second-best ones, are leaves. A lone drafter is a group of one: it grows a tree where its job has room for one, else it
-guesses several tokens a call. While a verdict is pending a path can be extended; the next one begins with the part that
-its job confirms.
+second-best ones, are leaves. A lone drafter is a group of one, which guesses several tokens a call. While a verdict is
+pending a path can be extended; the next one begins with the part that its job confirms.
 """
 
 from collections import OrderedDict
@@ -14,7 +13,6 @@ from typing import Final
 from app.drafter.draft_kv import MAX_SEQUENCES, DraftKV
 from app.drafter.draft_path import DraftPath
 from app.drafter.draft_steps import DraftStep, fused_step, own_steps
-from app.drafter.guess_tree import grow
 from app.messages import Draft
 from app.stages.draft.protocol import Context
 from app.state import Guess
@@ -34,16 +32,10 @@ class TokenFusion:
 
     def draft(self, asks: Listed[Ask]) -> list[Draft]:
         paths = [self._start(context, names) for context, names in asks]
-        active = [path for path in paths if path.drafters and (path.grows_tree or not path.is_done)]
+        active = [path for path in paths if path.drafters and not path.is_done]
         self.guessed = 0
         for path in active:
             path.align()
-        for drafter in self._drafters:
-            growing = [path for path in active if path.grows_tree and path.drafters == (drafter,)]
-            self.guessed = max(self.guessed, grow(drafter, [path.begin_tree() for path in growing]))
-            for path in growing:
-                path.end_tree()
-        active = [path for path in active if not path.grows_tree]
         while active:
             is_single = all(len(path.drafters) == 1 for path in active)
             lengths = [len(path.tokens) for path in active]
@@ -63,6 +55,10 @@ class TokenFusion:
         for path in paths:
             path.is_ahead |= bool(path.drafters)
         return any(path.drafters for path in paths)
+
+    @property
+    def ahead(self) -> tuple[int, int]:
+        return self.ahead_hits, self.ahead_misses
 
     def remove(self, request_id: str) -> None:
         """Caches stay: the drafters release them."""

@@ -24,7 +24,7 @@ class DraftDispatcher:
         due_s: float,
         *,
         readers: Set[str] = frozenset(),
-        run_ahead: bool = False,
+        step_s: float = 0.0,
         price: Price = UNPRICED,
         max_nodes: int = 0,
     ) -> list[DraftJob]:
@@ -55,7 +55,7 @@ class DraftDispatcher:
                 sampling=record.sampling,
                 due_s=due_s,
                 state=None if state is None or readers.isdisjoint(names) else state,
-                run_ahead=run_ahead,
+                step_s=step_s,
                 least_survival=price.least_survival,
                 max_nodes=max_nodes,
                 pace=price.pace,

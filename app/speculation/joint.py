@@ -101,14 +101,15 @@ class JointController:
     def trim(self, tree: Tree) -> Tree:
         return tree.chain()
 
-    def runs_ahead(self, asked: object, core_share: float) -> bool:
+    @property
+    def chunk(self) -> int | None:
+        return self._plan.chunk
+
+    def runs_ahead(self, core_share: float) -> bool:
         return self._plan.chunk is not None
 
     def goes_together(self, costs: StepCosts, sequences: int, draft_s: Callable[[int], float]) -> bool:
         return not self._plan.in_halves
-
-    def chunk(self, asked: object, core_share: float) -> int | None:
-        return self._plan.chunk
 
     def _choose(self, plans: list[JointPlan]) -> JointPlan:
         """Return the first plan, or that of the present way where none is clearly better."""

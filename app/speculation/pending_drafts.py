@@ -110,7 +110,8 @@ class PendingDrafts:
         costs = self._modes.model_free.costs if is_model_free else self.models.of(_drafters(asked))
         self.usual_depth, self._is_model_free = max(depth for _, depth, _ in asked), is_model_free
         read_s = self.models.read_s(max(self._unread_by_home(asked).values(), default=0))
-        expected_s = usual_s = costs.wait_s(len(asked), self.usual_depth) + read_s
+        usual_s = costs.wait_s(len(asked), self.usual_depth) + read_s
+        expected_s = costs.seconds(len(asked), self.usual_depth) + read_s
         if not costs.is_known:
             usual_s = max(usual_s, self._first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)

@@ -16,7 +16,7 @@ DECAY = 0.97  # of the past at a step
 @dataclass(frozen=True, slots=True)
 class Price:
     least_survival: float  # of a node that is worth its row
-    pace: float  # tokens that a second of one sequence is worth
+    pace: float  # tokens/s of all that wait for the drafts, for each sequence asked
 
 
 UNPRICED: Final = Price(LEAST_SURVIVAL, 0.0)
@@ -49,4 +49,4 @@ class RowPrice:
         row_s = (costs.seconds(rows + nodes) - costs.seconds(rows)) / nodes
         row_s += costs.reading.row_token_s * max(sequence.cached for sequence, _ in asked)
         pace = self._tokens / self._seconds if self._seconds else 1.0 / costs.seconds(sequences)
-        return Price(min(1.0, sequences * pace * row_s), pace)
+        return Price(min(1.0, sequences * pace * row_s), pace * sequences / len(asked))

@@ -22,7 +22,7 @@ from app.speculation.host_costs import HostCosts
 from app.speculation.jobs import DraftDispatcher
 from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthPlanner
 from app.speculation.marginal import Candidate, paid_s, tokens_of
-from app.speculation.overlap import Overlap, Round
+from app.speculation.overlap import Overlap
 from app.speculation.pending_drafts import Asked, PendingDraft, PendingDrafts
 from app.speculation.plain_spell import PlainSpell
 from app.speculation.routing import Route, Router
@@ -188,7 +188,9 @@ class Speculation(RoundObserver):
             self._costs.use(found.split)
             self._draft_costs.use(found.split)
         is_model_free = found.is_model_free or not batch.has_models
-        depths = found.depths if is_model_free else self._chunked(batch.candidates, found.depths)
+        depths, chunk = found.depths, self._overlap.chunk
+        if chunk is not None and not is_model_free:
+            depths = [min(chunk, depth) for depth in depths]
         if any(depths) and not is_model_free and self.router.count:
             self.router.count.decide(self._round_s(depths))
         if found.price is not None:
@@ -259,7 +261,9 @@ class Speculation(RoundObserver):
             (asked, self.pending.wait(asked, policy, worth_s, is_model_free=is_model_free)),
             (readings, self.pending.let_read(readings, policy)),
         )
-        run_ahead = bool(asked) and not is_model_free and self._runs_ahead(asked)
+        step_s = 0.0
+        if asked and not is_model_free and self._pool.models and self._overlap.runs_ahead(self._pool.core_share):
+            step_s = self._costs.seconds(len(self._sequences) + sum(depth for _, depth, _ in asked))
         readers = self._pool.readers if self._sends_states else frozenset()
         most_nodes, price = 0, Price(self._least_survival, 0.0)
         # A least length is drafted whatever it brings.
@@ -276,7 +280,7 @@ class Speculation(RoundObserver):
                 depth,
                 due_s,
                 readers=readers,
-                run_ahead=run_ahead,
+                step_s=step_s,
                 price=price,
                 max_nodes=most_nodes,
             )
@@ -370,24 +374,6 @@ class Speculation(RoundObserver):
         return [
             self.limit(s, policy, is_model_free=True) if self._model_free_route(s).drafters else 0 for s in sequences
         ]
-
-    def _chunked(self, candidates: Listed[Candidate], depths: list[int]) -> list[int]:
-        asked = [
-            (c.expectation.survival(depth + 1), depth) for c, depth in zip(candidates, depths, strict=True) if depth
-        ]
-        size = self._overlap.chunk(self._round([own for own, _ in asked]), self._pool.core_share) if asked else None
-        return depths if size is None else [min(size, depth) for depth in depths]
-
-    def _runs_ahead(self, asked: Listed[Asked]) -> bool:
-        if not self._pool.models:
-            return False
-        of = self.lengths.modes.with_models.of
-        drafts = self._round([of(sequence.record).survival(depth + 1) for sequence, depth, _ in asked])
-        return self._overlap.runs_ahead(drafts, self._pool.core_share)
-
-    def _round(self, survivals: Listed[Listed[float]]) -> Round:
-        costs, drafting = self._draft_costs, len(survivals)
-        return Round(survivals, self._costs, lambda tokens: costs.hop_s + costs.guess_s(drafting, tokens))
 
     def _read_s(self, sequence: Sequence, policy: Policy) -> float:
         return self._draft_costs.read_s(self._unread(sequence, policy))

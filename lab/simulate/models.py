@@ -170,8 +170,7 @@ class LogGuesser:
         self._log = log
         self._clock = clock
         self._slowdown = slowdown
-        self._forks = 0
-        self._bases: dict[str, int] = {}  # by request: the length at which it was given a state last
+        self._bases: dict[int, int] = {}  # by the sequence's id(): the length at which it was given a state last
 
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return True
@@ -190,16 +189,16 @@ class LogGuesser:
         self._clock.run(self._name, self._device.draft(self._clock.now_s, steps * len(works) + unread, seconds))
 
     def release(self, sequence: CachedSequence) -> None:
-        self._bases.pop(sequence.id, None)
+        self._bases.pop(id(sequence), None)
+        sequence.cached = 0
 
     def cover(self, sequence: CachedSequence, tokens: int) -> None:
         sequence.cached = tokens
 
     def fork(self, sequence: CachedSequence, tokens: list[int]) -> CachedSequence:
-        self._forks += 1
-        fork = CachedSequence(f"{sequence.id}.fork{self._forks}", tokens, cached=min(sequence.cached, len(tokens) - 1))
-        if sequence.id in self._bases:
-            self._bases[fork.id] = self._bases[sequence.id]
+        fork = CachedSequence(sequence.id, tokens, cached=min(sequence.cached, len(tokens) - 1))
+        if id(sequence) in self._bases:
+            self._bases[id(fork)] = self._bases[id(sequence)]
         return fork
 
     def invalidate(self, work: BatchEntry) -> None:
@@ -207,18 +206,18 @@ class LogGuesser:
 
     def _chain(self, sequence: CachedSequence) -> list[Guess]:
         """Return the recorded guesses behind these tokens, any node of a tree: from where a state was given last on."""
-        tokens, request_id = sequence.tokens, sequence.id
+        tokens, key, number = sequence.tokens, id(sequence), text_of(sequence.id)
         if sequence.state is not None:
-            self._bases[request_id] = len(tokens)
-        elif request_id not in self._bases:
-            self._bases[request_id] = self._follows_text(request_id, tokens)
-        base, number = min(self._bases[request_id], len(tokens)), text_of(request_id)
+            self._bases[key] = len(tokens)
+        elif key not in self._bases:
+            self._bases[key] = self._follows_text(number, tokens)
+        base = min(self._bases[key], len(tokens))
         text = self._texts[number]
         return [*self._log.after(number, text.tokens, base - len(text.prompt_ids), tokens[base:])]
 
-    def _follows_text(self, request_id: str, tokens: Listed[int]) -> int:
+    def _follows_text(self, number: int, tokens: Listed[int]) -> int:
         """Count the tokens that agree with the text from its beginning."""
-        text = self._texts[text_of(request_id)]
+        text = self._texts[number]
         whole = (*text.prompt_ids, *text.tokens)
         return next((i for i, pair in enumerate(zip(tokens, whole, strict=False)) if pair[0] != pair[1]), len(tokens))
 

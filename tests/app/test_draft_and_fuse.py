@@ -38,8 +38,8 @@ def test_an_ended_sequence_gets_no_draft():
 def test_a_node_runs_ahead_on_pending_sequences_until_done():
     model = ScriptedGuesser(lambda read: Guess((read[-1] + 1) % fakes.VOCAB, 0.9, 0, 0.0))
     one, fuser = segments(ModelDrafter("a", model, 100), guessing("b", 2))
-    draft_and_fuse(one, fuser, [replace(draft_job("r", [1]), run_ahead=True), draft_job("s", [1])])
-    draft_and_fuse(one, fuser, [replace(draft_job("t", [1]), run_ahead=True), draft_job("t", [1], is_last=True)])
+    draft_and_fuse(one, fuser, [replace(draft_job("r", [1]), step_s=1.0), draft_job("s", [1])])
+    draft_and_fuse(one, fuser, [replace(draft_job("t", [1]), step_s=1.0), draft_job("t", [1], is_last=True)])
     model.calls.clear()
     steps = 0
     while one.has_ahead:

@@ -19,8 +19,9 @@ class Context:
     max_draft_tokens: int
     sampling: Sampling
     least_survival: float = LEAST_SURVIVAL  # of a guess that a model goes on from
-    max_nodes: int = 0  # this and `pace`: see `app.messages.DraftJob`
+    max_nodes: int = 0  # this, `pace` and `step_s`: see `app.messages.DraftJob`
     pace: float = 0.0
+    step_s: float = 0.0
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
 
 

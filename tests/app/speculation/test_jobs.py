@@ -47,8 +47,8 @@ def test_every_mailbox_gets_one_message_with_all_its_jobs() -> None:
 
 def test_a_job_carries_all_that_its_round_was_given() -> None:
     route = Route(("a",), {"a": "draft:d"}, "draft:d")
-    (job,) = DraftDispatcher("verify:v").jobs(fakes.sequence([1]), route, 4, 9.0, run_ahead=True)
-    assert (job.run_ahead, job.due_s, job.max_draft_tokens) == (True, 9.0, 4)
+    (job,) = DraftDispatcher("verify:v").jobs(fakes.sequence([1]), route, 4, 9.0, step_s=0.5)
+    assert (job.step_s, job.due_s, job.max_draft_tokens) == (0.5, 9.0, 4)
     assert DraftJob.read(job.json()) == job, "and nothing that no receiver knows"
 
 

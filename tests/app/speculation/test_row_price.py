@@ -33,7 +33,7 @@ def test_a_row_costs_its_seconds_at_the_pace_of_all_sequences() -> None:
     own = RowPrice(LINE)
     own.update([verdict(3, 9.9), verdict(1, 9.7), verdict(5, None)], 10.0)  # the last is a first token
     price = own.of([(sequence(), 4)], 8)
-    assert price.pace == pytest.approx(4 / 0.4), "tokens a second of a sequence"
+    assert price.pace == pytest.approx(8 * 4 / 0.4), "tokens a second of all that wait for this one"
     assert price.least_survival == pytest.approx(8 * 10.0 * 0.001)
     assert RowPrice(FLAT).of([(sequence(), 4)], 8).least_survival == 0.0, "where rows are free all are worth one"
 

@@ -14,7 +14,7 @@ from app.scheduler.tree_budget import MOST_NODES
 from app.speculation.baselines import FixedLength
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.joint import AFTER, FIRST, JointController
-from app.speculation.overlap import AutoOverlap, NoOverlap
+from app.speculation.overlap import AheadOverlap, NoOverlap
 from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import MAX_NODES, Tree
@@ -164,13 +164,13 @@ def test_stated_lengths_are_drafted_at_any_load_and_0_stops_them():
 
 @pytest.mark.parametrize(
     ("wish", "share", "may"),
-    [(AutoOverlap(), 0.0, True), (AutoOverlap(), 1.0, False), (RunsAhead(), 1.0, True), (NoOverlap(), 0.0, False)],
+    [(AheadOverlap(), 0.0, True), (AheadOverlap(), 1.0, False), (RunsAhead(), 1.0, True), (NoOverlap(), 0.0, False)],
 )
 def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
     one = parts(overlapping=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
     sequence = start(one, "r")
-    assert [job.run_ahead for job in one.speculation.jobs([sequence], [3], Policy())] == [may]
-    assert not any(job.is_last and job.run_ahead for job in one.speculation.final_jobs(sequence))
+    assert [job.step_s > 0.0 for job in one.speculation.jobs([sequence], [3], Policy())] == [may]
+    assert not any(job.is_last and job.step_s for job in one.speculation.final_jobs(sequence))
 
 
 def test_the_end_of_a_sequence_goes_to_no_node_that_has_no_replica():

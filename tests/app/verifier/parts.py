@@ -14,7 +14,7 @@ from app.scheduler.tree_budget import PaceSelection
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.length_protocol import LengthPlanner
-from app.speculation.overlap import NoOverlap, Overlap, Round
+from app.speculation.overlap import NoOverlap, Overlap
 from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import BatchEntry, Sequence, Tree, Verdict
@@ -42,7 +42,7 @@ class HandClock:
 class RunsAhead(NoOverlap):
     """Let drafters run ahead of every verdict."""
 
-    def runs_ahead(self, asked: Round, core_share: float) -> bool:
+    def runs_ahead(self, core_share: float) -> bool:
         return True
 
 

@@ -57,5 +57,5 @@ def test_a_fork_follows_another_branch_beside_its_sequence(log: Log) -> None:
     (own,), (other,) = calls.draft_kv.guess_behind([main, fork], 1, 0.0)
     assert own.token == text[5]
     assert other.token == text[5], "behind a wrong token the chain goes on"
-    calls.draft_kv.drop_forks()
+    calls.draft_kv.drop_forks([fork])
     assert calls.after(text[4]) == [*text[5:8]]
