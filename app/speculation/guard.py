@@ -13,7 +13,7 @@ from enum import Enum
 MIN_GAIN = 1.02  # least expected pace over that of a simpler way: costs and chances are estimates
 FIRST_SHARE = 0.1  # of the time since a way was taken, that its first trial under a load may lose;
 SHARE = 0.01  # each further one a fourth of that, down to this
-TRIAL_ROUNDS = 2  # in the first drafters catch up, the second shows what drafts take
+TRIAL_ROUNDS = 3  # in the first drafters read, in the second catch up, and the third shows what drafts take
 BELIEVED = 4.0  # rounds that count as if a way took what is expected
 DECAY = 0.97  # of a way's past with each of its rounds
 MOST = 4.0  # times the expected seconds, that a round counts for at most: a pause of the machine tells of no way

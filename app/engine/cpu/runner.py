@@ -18,7 +18,8 @@ from app.engine.sampling_parameters import choice_of, is_penalised, is_shaped, r
 from app.engine.target import StepOnCollect
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
-from kernels.sampling.target_token import shaped, target_token_reference
+from kernels.sampling.contenders import target_token, warm_up
+from kernels.sampling.target_token import shaped
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class CPURows:
     ) -> int:
         if sampling.temperature == 0.0 and mask is None and not is_shaped(sampling):
             return int(self.greedy[self.row(node)])
-        return target_token_reference(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
+        return target_token(self._shaped(node, sampling, history, mask), choice_of(sampling), position)
 
     def logprobs(
         self, node: int, token: int, top: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
@@ -67,6 +68,7 @@ class ModelRunner(PagedRunner):
         self.exits = ExitReport()  # of the last pass
         num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
+        warm_up()
         self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:

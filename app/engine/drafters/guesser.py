@@ -14,8 +14,7 @@ from app.engine.sampling_parameters import choice_of
 from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import BatchEntry, CachedSequence, Guess, Tree
-from kernels.sampling.gumbel_noise import gumbel_noise_reference
-from kernels.sampling.target_token import filtered
+from kernels.sampling.contenders import contenders
 
 PROBED = 24  # tokens
 ALIKE = 1e-3  # relative difference allowed between two computations of a confidence
@@ -130,12 +129,15 @@ def likeliest(logits: torch.Tensor, head_ids: torch.Tensor | None, choices: int 
 
 
 def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, sampling: Sampling) -> Guess:
-    """Return the two best of log q + G of logits (Vh,) float32, G the target's noise (design D1)."""
-    kept, z = filtered(logits, choice_of(sampling))
-    ids = kept if head_ids is None else head_ids[kept]
-    scores = z + gumbel_noise_reference(ids, sampling.seed or 0, sampling.choice, position)
-    best = scores.topk(min(2, len(scores))).indices
-    return _guess(ids[best].tolist(), z.softmax(-1)[best].tolist())
+    """Return the two best of log q + G of logits (Vh,) float32, G the target's noise (design D1).
+
+    Their confidences are parts of the mass of logits + T G: at any temperature T a lead counts in the model's own
+    units, and without temperature it is the confidence of the likeliest token.
+    """
+    found, temperature = contenders(logits, choice_of(sampling), position, head_ids, best=2), sampling.temperature
+    best = np.argsort(-found.scores, kind="stable")[:2]
+    ids = found.ids[best] if head_ids is None else head_ids[found.ids[best]].numpy()
+    return _guess(ids.tolist(), np.exp(temperature * found.scores[best] - found.log_mass).tolist())
 
 
 def is_greedy(work: BatchEntry) -> bool:
