@@ -2,6 +2,7 @@
 
 `roofline` compares steps of one token and of eight with the time that reading every weight once takes. `split` times
 each product, the head and the rest of a step. `products` times the compiled products alone, beside other programs.
+`sampling` times the choice of a token.
 """
 
 import argparse
@@ -14,21 +15,23 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.config import THREAD_ENVIRONMENT, Settings
+from app.config import ROOT, THREAD_ENVIRONMENT, Settings
 
 os.environ.update({**THREAD_ENVIRONMENT, **os.environ})  # before torch is loaded, as in the workers
 
 import numpy as np
+import torch
 
 from app.assembly.devices import target_runner
 from app.engine.cpu.equivalence import probe
 from app.engine.profile.profiler import CONTEXT, a_step
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
-from app.state import BatchEntry, Tree
+from app.state import BatchEntry, CachedSequence, Tree
 from bench.help import Defaults, count
 from bench.help import parser as parser_of
 from bench.report_header import RESULTS, heading, write_report
@@ -44,6 +47,8 @@ from kernels.cpu.simd import BYTES as LINE_BYTES
 from kernels.cpu.simd import LANES, add, load, splat, sum_of
 from kernels.cpu.threads import team
 from kernels.jit import Native, entry
+from kernels.sampling.contenders import target_token
+from kernels.sampling.target_token import Choice, target_token_reference
 
 REST_S = 0.003  # torch's threads spin for a while behind their last operator, on the cores of the next
 TURNS = 40
@@ -53,6 +58,14 @@ PARTS = {"q, k, v": (Q, K, V), "attention's output": (OUT,), "gate and up": (GAT
 MATRICES, COLUMNS, DEPTH = 76, 3072, 576  # of `products`: 84 MB of Q4_1, so that memory is really read
 PRODUCT_ROWS = (1, 2, 4, 8, 16)
 THREADS, PASSES = 2, 9
+CHOSEN = 31  # tokens in a time of `sampling`, less one
+CHOICES = {
+    "greedy": Choice(0.0, 1.0, 0, 0.0, 7),
+    "temperature 0.8": Choice(0.8, 1.0, 0, 0.0, 7),
+    "temperature 0.8, top-p 0.95": Choice(0.8, 0.95, 0, 0.0, 7),
+    "temperature 0.7, top-k 40": Choice(0.7, 1.0, 40, 0.0, 7),
+    "temperature 1": Choice(1.0, 1.0, 0, 0.0, 7),
+}
 CELL = re.compile(r"(\d+):([\d.]+)(?:\([\d.]+\))?")
 PRINTED = re.compile(r"^(\w+):((?: \d+:[\d.]+(?:\([\d.]+\))?)+)$", re.MULTILINE)
 Times = dict[tuple[str, int], list[float]]  # ms by kind and rows
@@ -67,9 +80,14 @@ def main(argv: Listed[str] | None = None) -> int:
         **heading("bench cpu", argv),
         "weights": settings.weights,
         "activations": settings.activations,
-        **{"roofline": roofline, "split": split, "products": products}[args.part](args),
+        **{"roofline": roofline, "split": split, "products": products, "sampling": sampling}[args.part](args),
     }
-    names = {"roofline": f"floor-{weights}", "split": f"step-split-{weights}", "products": "products"}
+    names = {
+        "roofline": f"floor-{weights}",
+        "split": f"step-split-{weights}",
+        "products": "products",
+        "sampling": "sampling",
+    }
     out = args.out or RESULTS / f"{names[args.part]}.json"
     write_report(out, figures)
     print(json.dumps(figures, indent=2))
@@ -80,7 +98,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench cpu", __doc__)
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for part in (roofline, split, products):
+    for part in (roofline, split, products, sampling):
         text = (part.__doc__ or "").split("\n\n")[0]
         own = parts.add_parser(part.__name__, help=text, description=text, formatter_class=Defaults)
         own.add_argument("--out", type=Path, help="file to write (default: one in bench/results)")
@@ -194,6 +212,31 @@ def products(args: argparse.Namespace) -> dict[str, Any]:
         for (kind, rows), own in ours.items()
     }
     return {"ms": ms, "beside": {Path(program).name: compared(ours, times) for program, times in theirs.items()}}
+
+
+def sampling(_: argparse.Namespace) -> dict[str, Any]:
+    """Time the choice of a token from the target's logits, by its reference and with noise for contenders alone."""
+    runner = _target()[0]
+    text = Tokenizer(target_folder(Settings.from_env())).encode((ROOT / "README.md").read_text())
+    sequence = CachedSequence("sampling", text[:CONTEXT])
+    nodes = Tree(text[CONTEXT:][:CHOSEN], [*range(CHOSEN)], [1.0] * CHOSEN, [("text",)] * CHOSEN)
+    work = BatchEntry(sequence, 0, sequence.tokens[:], nodes, final=True)
+    runner.try_reserve(work)
+    (found,) = runner.forward([work])
+    rows: torch.Tensor = found.rows
+    us = {}
+    for name, choice in CHOICES.items():
+        tokens = [(rows[i], choice, CONTEXT + i) for i in range(len(rows))]
+        if any(target_token(*one) != target_token_reference(*one) for one in tokens):
+            raise AssertionError(f"{name}: another token than that of the reference")
+        ms = _by_turns({way.__name__: partial(_all, way, tokens) for way in (target_token_reference, target_token)})
+        us[name] = {way: round(1e3 * found / len(rows)) for way, found in ms.items()}
+    return {"vocabulary": rows.shape[1], "rows": len(rows), "us": us}
+
+
+def _all(way: Callable[[torch.Tensor, Choice, int], int], tokens: Listed[tuple[torch.Tensor, Choice, int]]) -> None:
+    for one in tokens:
+        way(*one)
 
 
 def parse(text: str) -> Times:

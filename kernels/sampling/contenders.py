@@ -4,8 +4,7 @@
 
 G = -log(-log u), and u has 23 bits: a token whose z is more than MOST - LEAST below the largest never wins. Of the
 others one reaches a score S only if e^(z - S) >= -log u >= 1 - u, which the integers of its noise tell without a
-logarithm. Filters are thresholds of z, found in time that grows with the tokens left; of top-p only the mass of all
-others is needed, and a bound of it mostly does.
+logarithm. Filters are thresholds of z, found without sorting.
 """
 
 from math import exp, inf, log
@@ -21,6 +20,7 @@ from kernels.sampling.target_token import MIN_TEMPERATURE, Choice
 LEAST, MOST = -log(24.0 * log(2.0)), 24.0 * log(2.0)
 WINDOW = MOST - LEAST
 FAR = 15.0  # logits below the largest: what is less likely has no part in the mass
+NUCLEI = 3.0, 6.0, 9.0  # windows in which what top-p keeps is looked for first
 NEAR = 3.0  # below the largest z: what is that near shows what the others must reach
 SLACK = 1e-3  # for rounding, relative
 _GOLDEN, _FIRST, _SECOND = np.uint32(GOLDEN), np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
@@ -56,9 +56,17 @@ def contenders(
     filters = Filters(choice.top_k, choice.top_p, min_p)
     of, likeliest = _NONE if tokens is None else tokens.numpy(), int(x.argmax())
     noise = np.uint32(low), np.uint32(high)
-    ids, z = window(x, likeliest, temperature, filters, of, noise, best)
-    masses = np.exp(z - z.max()) if filters.top_p < 1.0 else z[:0]  # numpy does many at a time
-    return Contenders(*find(x, ids, z, masses, temperature, filters, of, noise, best))
+    most, mass, whole = inf, 0.0, x[:0]
+    if filters.top_p < 1.0:  # numpy computes many exponentials at a time
+        whole = np.exp((x - x[likeliest]) / temperature)
+        mass = float(whole.sum(dtype=np.float64))
+        for size in NUCLEI if filters.top_k < 1 else ():
+            if whole[whole >= exp(-size)].sum(dtype=np.float64) >= filters.top_p * mass:
+                most = size  # what is kept is no further from the likeliest
+                break
+    ids, z = window(x, likeliest, temperature, filters, of, noise, most, best)
+    masses = whole[ids] if len(whole) else whole
+    return Contenders(*find(ids, z, masses, mass, temperature, filters, of, noise, best))
 
 
 def warm_up() -> None:
@@ -79,11 +87,13 @@ def window(
     filters: Filters,
     tokens: np.ndarray,
     noise: tuple[np.uint32, np.uint32],
+    most: float,
     best: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids, (n,) int64, and z, (n,) float32, of all that may be contenders, whatever filters keep.
 
-    x: (V,) float32, the largest at `likeliest`; tokens: (V,) int64, or (0,) for all in order.
+    x: (V,) float32, the largest at `likeliest`; tokens: (V,) int64, or (0,) for all in order; most: below z of the
+    likeliest, that filters keep.
     """
     size, top = WINDOW, float(x[likeliest])
     if best > 1:
@@ -91,28 +101,37 @@ def window(
     elif filters.top_p >= 1.0:  # what the likeliest reaches, all others must
         reached = -log(-log(1.0 - _rest(tokens[likeliest] if len(tokens) else likeliest, noise)))
         size = min(MOST - reached, -filters.min_p)
+    size = min(size, most)
     size += SLACK * (size + abs(top) / float(temperature))
     return within(x, np.float32(top - temperature * size), temperature)
 
 
 @entry
 def find(
-    x: np.ndarray,
     ids: np.ndarray,
     z: np.ndarray,
     masses: np.ndarray,
+    mass: float,
     temperature: np.float32,
     filters: Filters,
     tokens: np.ndarray,
     noise: tuple[np.uint32, np.uint32],
     best: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Return the `Contenders` of a window; masses: (n,) float32, e^z over that of the likeliest, if top_p < 1."""
+    """Return the `Contenders` of a window.
+
+    masses: (n,) float32, e^z over that of the likeliest, if top_p < 1, and `mass` of all tokens.
+    """
     floor = -inf
     if 0 < filters.top_k < len(z):
         floor = floor_of(z, np.ones(len(z), np.float32), float(filters.top_k))
     if filters.top_p < 1.0:
-        floor = nucleus_floor(x, z, masses, temperature, floor, filters.top_p)
+        kept, weights = z[z >= floor], masses[z >= floor]
+        if floor > -inf:
+            mass = 0.0
+            for i in range(len(weights)):
+                mass += weights[i]
+        floor = max(floor, floor_of(kept, weights, filters.top_p * mass))
     floor = max(floor, float(z.max() + np.float32(filters.min_p)))
     return able(ids, z, tokens, floor, noise, best, float(temperature))
 
@@ -144,7 +163,13 @@ def floor_of(z: np.ndarray, weights: np.ndarray, needed: float) -> float:
 
     z: (n,) float32; weights: (n,) float32.
     """
-    own, weight = z.copy(), weights.copy()
+    top, size, inside = z.max(), NEAR / 2.0, 0.0
+    while inside < needed and size < WINDOW:  # mostly the answer is among the few largest
+        size *= 2.0
+        inside = 0.0
+        for i in range(len(z)):
+            inside += weights[i] if z[i] >= top - size else 0.0
+    own, weight = (z[z >= top - size], weights[z >= top - size]) if inside >= needed else (z.copy(), weights.copy())
     count, above = len(own), 0.0
     while count > 0:
         a, b, c = own[0], own[count // 2], own[count - 1]
@@ -167,32 +192,6 @@ def floor_of(z: np.ndarray, weights: np.ndarray, needed: float) -> float:
                 left += 1
         count = left
     return -inf
-
-
-@kernel
-def nucleus_floor(
-    x: np.ndarray, z: np.ndarray, masses: np.ndarray, temperature: np.float32, floor: float, top_p: float
-) -> float:
-    """Return the least z of the smallest set of likeliest tokens whose mass reaches top_p, or the floor if it is above.
-
-    x: (V,) float32, all logits; z, masses: (n,) float32, those in the window; only what is at the floor has mass.
-    """
-    top, mass, near = z.max(), 0.0, 0.0
-    for i in range(len(z)):
-        if z[i] >= floor:
-            mass += masses[i]
-            near += masses[i] if z[i] >= top - NEAR else 0.0
-    # Mostly a bound of the mass of all that is not in the window tells enough.
-    most = mass if floor > -inf else mass + (len(x) - len(z)) * exp(-WINDOW)
-    if most > mass:
-        enough = z >= top - NEAR if near >= top_p * most else z >= floor
-        found = floor_of(z[enough], masses[enough], top_p * mass)
-        if found == floor_of(z[enough], masses[enough], top_p * most):
-            return found
-        for i in range(len(x)):
-            lead = x[i] / temperature - top
-            mass += exp(lead) if lead < -WINDOW else 0.0
-    return max(floor, floor_of(z[z >= floor], masses[z >= floor], top_p * mass))
 
 
 @kernel
