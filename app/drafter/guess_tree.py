@@ -7,12 +7,13 @@ the next round's tree.
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from app.messages import Draft
 from app.stages.draft.protocol import Context, draft_of
 from app.state import CachedSequence, Guess
 
-LEAST_AHEAD = 0.03  # survival of a node that is kept for later rounds
+LEAST_AHEAD = 0.01  # survival of a node that is guessed from for later rounds
 
 
 @dataclass(slots=True)
@@ -81,9 +82,11 @@ class GuessTree:
         return [i for i, own in nodes if own.is_open and own.depth < deepest and own.survival >= least]
 
     def open_ahead(self) -> list[int]:
-        """List the nodes that may be guessed from for later drafts."""
+        """List the nodes that may be guessed from for later drafts, the likeliest first."""
         furthest = 2 * self.context.max_draft_tokens + 1  # this draft's, the target's own token, and as many again
-        return [i for i, own in enumerate(self._nodes) if own.is_open and own.depth < furthest]
+        nodes = ((node, self._nodes[node]) for _, _, node in self._order)
+        likely = takewhile(lambda one: one[1].survival >= LEAST_AHEAD, nodes)
+        return [node for node, own in likely if own.is_open and own.depth < furthest]
 
     def chain(self) -> list[int]:
         """Return the tokens along first choices."""

@@ -72,7 +72,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
     every: Choice = {"drafters_per_sequence": len(experts)}  # each has a node
     unions = tuple({"drafters": experts[:n]} for n in range(len(experts), 0, -1))
     no_fusion = plan("cosine without fusion", "cosine", experts, {**every, "fusion": "tree"})
-    return [
+    found = [
         off(),
         vanilla("vanilla", experts),
         vanilla("vanilla, mixture", mixture),
@@ -87,6 +87,7 @@ def cosine_arms(world: WorldSpec) -> list[Arm]:
         Arm(replace(no_fusion, without="fusion")),
         pace(experts, every),
     ]
+    return [arm for arm in found if arm.drafters or arm.name == OFF]
 
 
 def faser_arms(world: WorldSpec) -> list[Arm]:

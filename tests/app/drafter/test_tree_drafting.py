@@ -52,12 +52,12 @@ def test_whatever_the_verdict_its_draft_is_there(outcome: tuple[int, ...]) -> No
 
 
 def test_no_pass_that_ends_after_the_verdict_is_made_unless_it_pays() -> None:
-    for pace, passes in ((10.0, 2), (0.0, 4)):
+    for pace in (10.0, 0.0):
         clock = Clock()
         one, _ = drafter_of(clock)
         one.draft([context([1], step_s=2.5, pace=pace)])
         ended = clock.now_s + 2.5
-        assert run_ahead(one) == passes
+        assert (run_ahead(one) > 2) == (pace == 0.0)
         assert (clock.now_s <= ended) == (pace > 0.0)
 
 
