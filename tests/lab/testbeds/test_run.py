@@ -84,8 +84,10 @@ def test_no_world_is_left_out_of_the_suite_and_every_role_is_an_arms() -> None:
     assert len(names) == len({*names}) and len(suite.seeds) >= 3
     for row in suite.rows:
         paper = row.world.partition("-")[0]
-        known = {arm.name for arm in ARMS[paper](place_of(row, FOLDER).world)}
-        roles = suite.papers[paper]
+        world, roles = place_of(row, FOLDER).world, suite.papers[paper]
+        known = {arm.name for arm in ARMS[paper](world)}
+        if all(drafter.domain for drafter in world.drafters.values()):
+            known.add("pipeinfer, mixture")  # a recording has no such drafter
         assert known >= {*roles.own, *roles.apart, *roles.left_out, "off", "pace"}
 
 
