@@ -83,14 +83,12 @@ class DraftKV:
     ) -> list[list[Guess]]:
         """Guess for sequences and forks, as `guess` does; none for those that lost their caches meanwhile."""
         held = [s for s in sequences if self.holds(s)]
-        if not in_spare_time and any(s.uncached > SPARE_TOKENS for s in held):
+        if not in_spare_time and any(map(self.is_unread, held)):
             began_s = self._clock.perf_counter()
             self._read(held)
             self.read_s += self._clock.perf_counter() - began_s
         works = [
-            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True)
-            for s in held
-            if s.uncached <= SPARE_TOKENS
+            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in held if not self.is_unread(s)
         ]
         busy = None if in_spare_time else {s.id for s in held}
         # A sequence may take the forks' room, those before and behind it in the list.

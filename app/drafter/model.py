@@ -44,6 +44,7 @@ class ModelDrafter:
 
     @property
     def ahead(self) -> tuple[int, int]:
+        """Return the jobs that used what was guessed ahead, and those that could not."""
         return self.trees.ahead_hits + self.chain.ahead_hits, self.trees.ahead_misses + self.chain.ahead_misses
 
     def run_ahead(self, request_ids: Collection[str]) -> bool:

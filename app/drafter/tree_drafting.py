@@ -95,7 +95,7 @@ class TreeDrafting:
         for count, (survival, tree, _) in enumerate(nodes, start=1):
             gain += survival * self.sureness - tree.context.least_survival
             worth = gain - pace * self._drafter.level_s(count)
-            if worth > most and count > best:
+            if worth > most:
                 best, most = count, worth
         return nodes[:best]
 

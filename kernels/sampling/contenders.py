@@ -30,9 +30,10 @@ _NONE = np.zeros(0, np.int64)
 
 class Contenders(NamedTuple):
     ids: np.ndarray  # (n,) int64, ascending
-    z: np.ndarray  # (n,) float32, logits over the temperature
     scores: np.ndarray  # (n,) float64, z with noise
-    log_mass: float  # of e^(T score) of all that filters keep and are not FAR; -inf if only the best is asked
+    # The logarithm of the sum of e^(T score) over the kept tokens within FAR of the largest logit. It is computed for
+    # the best two only; else it is -inf.
+    log_mass: float
 
 
 def target_token(logits: torch.Tensor, choice: Choice, position: int) -> int:
@@ -117,7 +118,7 @@ def find(
     tokens: np.ndarray,
     noise: tuple[np.uint32, np.uint32],
     best: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the `Contenders` of a window.
 
     masses: (n,) float32, e^z over that of the likeliest, if top_p < 1, and `mass` of all tokens.
@@ -203,7 +204,7 @@ def able(
     noise: tuple[np.uint32, np.uint32],
     best: int,
     temperature: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Return those at the floor or above that can have the best score, or the second best, with their scores.
 
     ids: (m,) int64; z: (m,) float32; tokens: (V,) int64, of the ids, or (0,).
@@ -233,7 +234,7 @@ def able(
     scores = np.empty(count)
     for n in range(count):
         scores[n] = z[kept[n]] - log(-log(1.0 - rest[kept[n]]))
-    return ids[kept], z[kept], scores, temperature * top + log(mass) if mass > 0.0 else -inf
+    return ids[kept], scores, temperature * top + log(mass) if mass > 0.0 else -inf
 
 
 @kernel
