@@ -104,9 +104,9 @@ class LengthController:
 
 
 def _first_of(depths: list[int]) -> list[int]:
-    """Let only the first sequence ask: it shows what reading takes before all texts are read."""
+    """Let only the first sequence ask, as in a trial: it shows what reading and a guess take."""
     first = next((i for i, depth in enumerate(depths) if depth), 0)
-    return [depth if i == first else 0 for i, depth in enumerate(depths)]
+    return [min(depth, TRIAL_TOKENS) if i == first else 0 for i, depth in enumerate(depths)]
 
 
 def trial_lengths(candidates: list[Candidate], costs: StepCosts, *, unseen: bool = False) -> list[int]:
