@@ -38,8 +38,11 @@ class LengthController:
         """Decide for one batch. Each sequence that may asks for at least `batch.least` tokens."""
         self.modes.guard.follow(batch.load)
         choices = self._choices(batch)
-        best = max(choices, key=lambda way: choices[way].gain)
-        way = next((one for one in choices if one is not best and self._is_due(choices, one, best, batch.costs)), best)
+        way = best = max(choices, key=lambda way: choices[way].gain)
+        if not batch.prompt_rows:  # what a trial loses, all that wait lose
+            way = next(
+                (one for one in choices if one is not best and self._is_due(choices, one, best, batch.costs)), way
+            )
         is_trial = way is not best
         if way is Way.PLAIN and batch.least:
             way = Way.MODEL_FREE if Way.MODEL_FREE in choices else Way.MODELS
@@ -114,11 +117,14 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, *, unseen: bool
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. Where
     no drafts are asked for (`unseen`), the chance is at least that of a new sequence of a new tenant, since texts may
-    have come that the drafters know. All sequences take part, since the cost depends on their number.
+    have come that the drafters know. Those take part of which drafters have least to read: reading all may take longer
+    than what a trial may lose.
     """
     size = len(candidates)
     row = (costs.seconds((1 + TRIAL_TOKENS) * size) / costs.seconds(size) - 1.0) / TRIAL_TOKENS
     least = MIN_GAIN * (1.0 + row) - 1.0
     known = [c.expectation.survival(min(TRIAL_TOKENS, c.limit)) for c in candidates]
     hoped = AcceptanceEstimate().survival(TRIAL_TOKENS) if unseen else [0.0] * TRIAL_TOKENS
-    return [sum([max(chances) > least for chances in zip(own, hoped, strict=False)]) for own in known]
+    depths = [sum([max(chances) > least for chances in zip(own, hoped, strict=False)]) for own in known]
+    least_s = min((c.read_s for c, depth in zip(candidates, depths, strict=True) if depth), default=0.0)
+    return [depth if c.read_s <= least_s else 0 for c, depth in zip(candidates, depths, strict=True)]

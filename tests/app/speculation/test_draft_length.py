@@ -150,10 +150,23 @@ def test_a_trial_asks_for_what_pays_at_no_price_and_waits_for_it():
     assert found.worth_s == pytest.approx(2.0 * lengths.modes.with_models.costs.seconds(1, TRIAL_TOKENS))
 
 
-def test_a_trial_asks_all_sequences_though_drafters_have_not_read_them():
+@pytest.mark.parametrize(("reads_s", "asked"), [((0.0, 0.0, 0.0), 3), ((0.0, 0.5, 0.0), 2), ((0.5, 0.2, 0.3), 1)])
+def test_a_trial_asks_those_of_which_drafters_have_least_to_read(reads_s, asked):
     own = LengthController().modes.with_models.of(RECORD)
-    unread = [Candidate(own, 4, read_s=read_s) for read_s in (0.0, 0.5, 0.5)]
-    assert trial_lengths(unread, COSTS) == [TRIAL_TOKENS] * 3
+    depths = trial_lengths([Candidate(own, 4, read_s=read_s) for read_s in reads_s], COSTS)
+    assert [bool(depth) for depth in depths] == [read_s == min(reads_s) for read_s in reads_s]
+    assert sum(depths) == TRIAL_TOKENS * asked
+
+
+@pytest.mark.parametrize("prompt_rows", [0, 16])
+def test_no_way_is_tried_while_prompts_wait(prompt_rows, lengths):
+    teach(lengths, 0.2)
+    for at_s in range(600):
+        lengths.modes.guard.begin(Way.PLAIN, ["r"], 1.0, at_s)
+        lengths.modes.guard.end({"r": 1}, at_s + 1.0)
+    full = [Candidate(lengths.modes.with_models.of(RECORD), 8)]
+    found = lengths.plan(replace(batch_of(full, costs=StepCosts({1: 0.005, 64: 0.0051})), prompt_rows=prompt_rows))
+    assert found.is_trial is (prompt_rows == 0)
 
 
 def test_a_wrong_draft_cost_of_models_is_corrected(lengths):
