@@ -95,7 +95,8 @@ class LengthController:
                 return False
         else:
             if not any(choice.depths):
-                depths = trial_lengths(candidates, costs, unseen=best is Way.PLAIN)
+                draft_s = choice.price.draft_costs.seconds(len(candidates), TRIAL_TOKENS)
+                depths = trial_lengths(candidates, costs, draft_s, unseen=best is Way.PLAIN)
                 choice = choices[way] = choice._replace(depths=depths)
             if not any(choice.depths):
                 return False
@@ -107,18 +108,18 @@ class LengthController:
 
 
 def _first_of(depths: list[int]) -> list[int]:
-    """Let only the first sequence ask, as in a trial: it shows what reading and a guess take."""
+    """Let only the first sequence ask: it shows what reading takes before all texts are read."""
     first = next((i for i, depth in enumerate(depths) if depth), 0)
-    return [min(depth, TRIAL_TOKENS) if i == first else 0 for i, depth in enumerate(depths)]
+    return [depth if i == first else 0 for i, depth in enumerate(depths)]
 
 
-def trial_lengths(candidates: list[Candidate], costs: StepCosts, *, unseen: bool = False) -> list[int]:
+def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float, *, unseen: bool = False) -> list[int]:
     """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. Where
     no drafts are asked for (`unseen`), the chance is at least that of a new sequence of a new tenant, since texts may
-    have come that the drafters know. Those take part of which drafters have least to read: reading all may take longer
-    than what a trial may lose.
+    have come that the drafters know. Those take part whose text is read within `draft_s`, what drafting takes, or else
+    the first to be read.
     """
     size = len(candidates)
     row = (costs.seconds((1 + TRIAL_TOKENS) * size) / costs.seconds(size) - 1.0) / TRIAL_TOKENS
@@ -126,5 +127,5 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, *, unseen: bool
     known = [c.expectation.survival(min(TRIAL_TOKENS, c.limit)) for c in candidates]
     hoped = AcceptanceEstimate().survival(TRIAL_TOKENS) if unseen else [0.0] * TRIAL_TOKENS
     depths = [sum([max(chances) > least for chances in zip(own, hoped, strict=False)]) for own in known]
-    least_s = min((c.read_s for c, depth in zip(candidates, depths, strict=True) if depth), default=0.0)
-    return [depth if c.read_s <= least_s else 0 for c, depth in zip(candidates, depths, strict=True)]
+    first_s = min((c.read_s for c, depth in zip(candidates, depths, strict=True) if depth), default=0.0)
+    return [depth if c.read_s <= max(first_s, draft_s) else 0 for c, depth in zip(candidates, depths, strict=True)]

@@ -150,12 +150,14 @@ def test_a_trial_asks_for_what_pays_at_no_price_and_waits_for_it():
     assert found.worth_s == pytest.approx(2.0 * lengths.modes.with_models.costs.seconds(1, TRIAL_TOKENS))
 
 
-@pytest.mark.parametrize(("reads_s", "asked"), [((0.0, 0.0, 0.0), 3), ((0.0, 0.5, 0.0), 2), ((0.5, 0.2, 0.3), 1)])
-def test_a_trial_asks_those_of_which_drafters_have_least_to_read(reads_s, asked):
+@pytest.mark.parametrize(
+    ("reads_s", "asked"),
+    [((0.0, 0.0, 0.0), [1, 1, 1]), ((0.0, 0.5, 0.01), [1, 0, 1]), ((0.5, 0.2, 0.3), [0, 1, 0])],
+)
+def test_a_trial_asks_those_whose_text_is_read_as_soon_as_a_draft_is_made(reads_s, asked):
     own = LengthController().modes.with_models.of(RECORD)
-    depths = trial_lengths([Candidate(own, 4, read_s=read_s) for read_s in reads_s], COSTS)
-    assert [bool(depth) for depth in depths] == [read_s == min(reads_s) for read_s in reads_s]
-    assert sum(depths) == TRIAL_TOKENS * asked
+    depths = trial_lengths([Candidate(own, 4, read_s=read_s) for read_s in reads_s], COSTS, draft_s=0.02)
+    assert depths == [TRIAL_TOKENS * one for one in asked]
 
 
 @pytest.mark.parametrize("prompt_rows", [0, 16])

@@ -52,9 +52,10 @@ def made(seed: int) -> MadeWorld:
     return MadeWorld(base_s, row_s, sequences, rng.uniform(0.05, 0.95), *costs, prompts_s, rng.randint(1, 20))
 
 
-def play(world: MadeWorld, seed: int, *, always: bool = False) -> tuple[float, float]:
-    """Return the tokens a second in the first minute and behind it."""
+def play(world: MadeWorld, seed: int, *, always: bool = False) -> tuple[float, float, float]:
+    """Return the tokens a second in the first minute and behind it, and the seconds of the first round."""
     rng, lengths, now_s, rounds = Random(seed), LengthController(), 0.0, 0
+    opening_s = 0.0
     steps = StepCosts({rows: world.step_s(rows) for rows in (1, 64)})
     record, tokens, first = fakes.record([1, 2, 3], request_id="r"), 0.0, 0.0
     while now_s < FIRST_S + REST_S:
@@ -80,13 +81,14 @@ def play(world: MadeWorld, seed: int, *, always: bool = False) -> tuple[float, f
         requests, each = [str(i) for i in range(world.sequences)], tokens_of(batch.candidates, depths) / world.sequences
         lengths.modes.guard.begin(way, requests, expected_s, now_s, tokens=each, is_trial=found.is_trial)
         now_s += took_s
+        opening_s = opening_s or took_s
         accepted = [next((i for i in range(depth) if rng.random() > world.right), depth) for depth in depths]
         lengths.modes.guard.end({one: 1 + count for one, count in zip(requests, accepted, strict=True)}, now_s)
         tokens += sum(accepted) + world.sequences
         for depth, count in zip(depths, accepted, strict=True):
             if depth:
                 own.update(min(depth, count + 1), count)
-    return first / FIRST_S, (tokens - first) / (now_s - FIRST_S)
+    return first / FIRST_S, (tokens - first) / (now_s - FIRST_S), opening_s
 
 
 @settings(max_examples=12, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a smaller seed is no simpler world
@@ -95,8 +97,9 @@ def play(world: MadeWorld, seed: int, *, always: bool = False) -> tuple[float, f
 def test_pace_is_nearly_as_fast_as_the_better_of_plain_decoding_and_always_drafting(seed: int) -> None:
     world = made(seed)
     plain = world.sequences / world.step_s(world.sequences)
-    (first, rest), (always_first, always) = play(world, seed), play(world, seed, always=True)
-    assert first >= 0.88 * plain, "trials take a tenth of the first minute, and some rounds show that drafts do not pay"
+    (first, rest, opening_s), (always_first, always, _) = play(world, seed), play(world, seed, always=True)
+    known = 1.0 - opening_s / FIRST_S  # nothing is known of what the first draft takes
+    assert first >= 0.88 * known * plain, "trials take a tenth of the first minute, some rounds show that none pays"
     assert rest >= 0.95 * plain
     assert first >= 0.8 * always_first
     assert rest >= 0.8 * always or world.later != world.costs, "what has become faster is seen in trials alone"
