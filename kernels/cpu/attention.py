@@ -8,7 +8,8 @@ Splits have SPLIT positions in every batch; each gives its maximum, sum of weigh
 
 import numpy as np
 
-from kernels.cpu.products.tile import product, product_more
+from kernels.cpu.products.paged import paged_product
+from kernels.cpu.products.tile import ROWS, height, product, stream_fresh
 from kernels.cpu.row_ops import LOWEST, ZERO
 from kernels.cpu.simd import (
     LANES,
@@ -43,8 +44,8 @@ def attend(
     split: int,
     window: int,
     pages: np.ndarray,  # the sequence's page numbers
-    keys: int,  # of this layer and key head: (pages, D, S), pages `page_bytes` apart
-    values: int,  # the same: (pages, S, D)
+    keys: int,  # of this layer and key head: (pages, S / 16, D, 16), pages `page_bytes` apart
+    values: int,  # the same: (pages, D / 16, S, 16)
     page_bytes: int,
     page_tokens: int,
     depth: int,  # D
@@ -55,24 +56,27 @@ def attend(
     start = split * SPLIT
     end = min(start + SPLIT, position + rows)
     lines = rows * fold
+    one = height(lines, ROWS)
+    block_bytes, last = 4 * LANES * depth, (end - 1) // LANES * LANES
     for key in range(start, end, LANES):
-        page, offset = pages[key // page_tokens], key % page_tokens
-        at = keys + page * page_bytes + 4 * offset
-        product(lines, q, 4 * depth, at, 4 * page_tokens, depth, scores + 4 * (key - start), 4 * SPLIT)
+        at = keys + pages[key // page_tokens] * page_bytes + key % page_tokens // LANES * block_bytes
+        after = min(key + LANES, last)
+        ask = keys + pages[after // page_tokens] * page_bytes + after % page_tokens // LANES * block_bytes
+        out = scores + 4 * (key - start)
+        stream_fresh(one, q, 4 * depth, at, 4 * LANES, depth, out, 4 * SPLIT, ask)
+        product(lines - one, q + 4 * one * depth, 4 * depth, at, 4 * LANES, depth, out + 4 * one * SPLIT, 4 * SPLIT)
     for line in range(lines):
         seen = position + line // fold + 1
         row = scores + line * 4 * SPLIT
         highest, total = weigh(row, max(0, seen - window - start), seen - start, end - start)
         store_one(stats + 8 * line, highest)
         store_one(stats + 8 * line + 4, total)
-        for i in range(0, depth, LANES):
-            store(sums + 4 * (line * depth + i), splat(ZERO))
-    for first in range(start - start % page_tokens, end, page_tokens):
-        page, low = pages[first // page_tokens], max(first, start)
-        n = min(first + page_tokens, end) - low
-        for i in range(0, depth, LANES):
-            at = values + page * page_bytes + 4 * ((low - first) * depth + i)
-            product_more(lines, scores + 4 * (low - start), 4 * SPLIT, at, 4 * depth, n, sums + 4 * i, 4 * depth)
+    numbers = pages.ctypes.data + 8 * (start // page_tokens)
+    for i in range(0, depth, LANES):
+        at = values + 4 * i * page_tokens
+        paged_product(
+            lines, scores, 4 * SPLIT, numbers, at, page_bytes, page_tokens, end - start, sums + 4 * i, 4 * depth
+        )
 
 
 @kernel

@@ -7,6 +7,7 @@ from kernels.cpu.products.round_rows import round_part
 from kernels.cpu.row_ops import copy, rms_norm, rotate
 from kernels.cpu.shapes import K_NORM, ON_FORK, ON_FORKED, ON_JOIN, ON_MIX, Q_NORM, WINDOW, Model, Room, Step
 from kernels.cpu.simd import (
+    BYTES,
     LANES,
     load,
     load_one,
@@ -50,8 +51,10 @@ def write(m: Model, r: Room, layer: int, row: int, page: int, offset: int) -> No
     v = k + 4 * m.num_key_heads * m.head_dim
     for head in range(m.num_key_heads):
         at = 4 * (((layer * m.num_pages + page) * m.num_key_heads + head) * size)
-        scatter(k + 4 * head * m.head_dim, m.keys + at + 4 * offset, 4 * m.page_tokens, m.head_dim)
-        copy(v + 4 * head * m.head_dim, m.values + at + 4 * offset * m.head_dim, m.head_dim)
+        block = 4 * (offset // LANES * LANES * m.head_dim + offset % LANES)
+        scatter(k + 4 * head * m.head_dim, m.keys + at + block, BYTES, m.head_dim)
+        for i in range(0, m.head_dim, LANES):
+            store(m.values + at + 4 * i * m.page_tokens + BYTES * offset, load(v + 4 * (head * m.head_dim + i)))
 
 
 @kernel

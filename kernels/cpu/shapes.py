@@ -46,8 +46,8 @@ class Model(NamedTuple):
     head_bias: int
     cos: int  # (positions, D)
     sin: int
-    keys: int  # (L, P, HK, D, S)
-    values: int  # (L, P, HK, S, D)
+    keys: int  # (L, P, HK, S / 16, D, 16)
+    values: int  # (L, P, HK, D / 16, S, 16)
     num_pages: int
 
 

@@ -17,7 +17,7 @@ from app.engine.packing import PackedBatch
 from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense
 from app.errors import NoIntegerProducts
 from kernels.cpu import shapes
-from kernels.cpu.attention import NO_WINDOW
+from kernels.cpu.attention import NO_WINDOW, SPLIT
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.embedding import ROW
@@ -119,8 +119,8 @@ class FusedForward:
             raise ValueError("what is added to the embeddings must be one float32 row for each token")
 
     def _attach(self, kv: KVCache) -> None:
-        if kv.page_tokens % LANES:
-            raise ValueError(f"page_tokens must be a multiple of {LANES}, not {kv.page_tokens}")
+        if kv.page_tokens % LANES or SPLIT % kv.page_tokens:
+            raise ValueError(f"page_tokens must be a multiple of {LANES} that divides {SPLIT}, not {kv.page_tokens}")
         self._kv = kv
         keys, values = kv.keys, kv.values
         self._model = self._model._replace(

@@ -91,7 +91,10 @@ class PagePool:
 
 
 class KVCache:
-    """Keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D), float32."""
+    """Keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D), float32.
+
+    The compiled forward has an order of its own in each page (`kernels.cpu.attention`).
+    """
 
     def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens

@@ -35,7 +35,7 @@ ROWS = 6  # of the largest tile over float32
 PAIR_ROWS = 2  # of the largest tile over two blocks of float32; three would need more registers than there are
 AHEAD = 2048  # bytes that memory is asked for before they are needed
 LINE = 64  # bytes that memory gives at once
-_UNROLL = 4  # lines of float32
+UNROLL = 4  # lines of float32
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
 Visit = Callable[[Any, list[Any], list[Any]], list[Any]]  # a line's number, its columns in each block, sums -> sums
@@ -43,7 +43,7 @@ Walk = Callable[[ir.IRBuilder, list[Any], list[Any], Visit], list[Any]]  # block
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tile:
     """The addresses and strides, in bytes, of x (rows, k) and out (rows, 16 blocks)."""
 
     x: Any
@@ -85,18 +85,18 @@ def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = Fals
 
         def walk(b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
             def unrolled(i: Any, sums: list[Any]) -> list[Any]:
-                first = b.mul(i, integer(_UNROLL))
-                for step in range(_UNROLL):
+                first = b.mul(i, integer(UNROLL))
+                for step in range(UNROLL):
                     sums = visit_line(ws, visit, step, b.add(first, integer(step)), sums)
                 return sums
 
-            whole = b.udiv(k, integer(_UNROLL))
-            done = b.mul(whole, integer(_UNROLL))
+            whole = b.udiv(k, integer(UNROLL))
+            done = b.mul(whole, integer(UNROLL))
             sums = repeat(b, whole, sums, unrolled)
             return repeat(b, b.sub(k, done), sums, lambda i, sums: visit_line(ws, visit, 0, b.add(done, i), sums))
 
         ws = [b.add(w, b.mul(b.mul(k, ldw), integer(block))) for block in range(blocks)]
-        tile = _Tile(x, ldx, out, ldo)
+        tile = Tile(x, ldx, out, ldo)
         by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, walk, is_fresh))
 
     return tiles
@@ -109,7 +109,7 @@ def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
         groups = b.udiv(k, integer(form.depth))
         size = b.mul(groups, integer(form.group_bytes))
         ws = [b.add(w, b.mul(size, integer(block))) for block in range(blocks)]
-        tile = _Tile(x, ldx, out, ldo)
+        tile = Tile(x, ldx, out, ldo)
         by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, partial(_walk_groups, form, groups)))
 
     return tiles
@@ -267,6 +267,7 @@ def expander(form: Format) -> Any:
 
 # Over float32; addresses and strides in bytes: x (rows, k), w (k, 16), out (rows, 16).
 product = _product("product", is_fresh=True)  # out = x W
+stream_fresh = _product("stream_fresh", is_fresh=True, every=1)
 product_more = _product("product_more")  # out += x W
 
 # The same over weights that come from memory: out += x W, and k lines from `ask` on are asked for, or half as many.

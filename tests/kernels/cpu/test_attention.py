@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kernels.cpu.attention import SPLIT, attend, join
+from kernels.cpu.simd import LANES
 from kernels.jit import kernel
 
 NO_WINDOW = 2**62
@@ -45,11 +46,12 @@ class Cache:
         self.q = rng.standard_normal((tokens, FOLD, DEPTH), dtype=np.float32)
         count = -(-tokens // PAGE)
         self.pages = rng.permutation(count + 3)[:count].astype(np.int64)
-        self.keys = np.full((count + 3, DEPTH, PAGE), np.nan, np.float32)
-        self.values = np.full((count + 3, PAGE, DEPTH), np.nan, np.float32)
+        self.keys = np.full((count + 3, PAGE // LANES, DEPTH, LANES), np.nan, np.float32)
+        self.values = np.full((count + 3, DEPTH // LANES, PAGE, LANES), np.nan, np.float32)
         for i in range(tokens):
-            self.keys[self.pages[i // PAGE], :, i % PAGE] = self.k[i]
-            self.values[self.pages[i // PAGE], i % PAGE] = self.v[i]
+            page, offset = self.pages[i // PAGE], i % PAGE
+            self.keys[page, offset // LANES, :, offset % LANES] = self.k[i]
+            self.values[page, :, offset] = self.v[i].reshape(-1, LANES)
 
     def attend(self, first: int, rows: int, window: int = NO_WINDOW) -> np.ndarray:
         out = np.empty((rows, FOLD, DEPTH), np.float32)
@@ -81,6 +83,6 @@ def test_rows_are_their_definition_and_keep_their_bits(first, window):
 
 def test_nan_reaches_only_rows_that_see_its_key():
     cache = Cache(60)
-    cache.keys[cache.pages[1], 0, 3] = np.nan
+    cache.keys[cache.pages[1], 0, 0, 3] = np.nan
     tile = cache.attend(30, 8)
     assert np.isfinite(tile[:5]).all() and np.isnan(tile[5:]).all()

@@ -13,11 +13,13 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from app.engine.cpu.choose_forward import choose_forward
+from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import WholeVectors
 from app.engine.cpu.load import load
 from app.engine.cpu.runner import ModelRunner
 from app.errors import ModelRefused
 from app.state import CachedSequence
+from kernels.cpu.simd import LANES
 from tests import fakes
 from tests.app.engine.test_packing import path_to, trees
 from tests.fakes import FAMILIES, PAGE_TOKENS, VOCAB
@@ -66,9 +68,12 @@ def cache_of(runner: ModelRunner, state: CachedSequence) -> torch.Tensor:
     size = runner.kv.page_tokens
     pages = torch.tensor([state.pages[i // size] for i in range(state.cached)])
     offsets = torch.arange(state.cached) % size
-    keys = runner.kv.keys.permute(1, 4, 0, 2, 3)[pages, offsets]
-    values = runner.kv.values.permute(1, 3, 0, 2, 4)[pages, offsets]
-    return torch.stack([keys, values])
+    keys, values = runner.kv.keys, runner.kv.values
+    if isinstance(runner.model, FusedForward):
+        places = keys.shape[:3]
+        keys = keys.reshape(*places, size // LANES, -1, LANES).transpose(3, 4).flatten(4)
+        values = values.reshape(*places, -1, size, LANES).transpose(3, 4).flatten(4)
+    return torch.stack([keys.permute(1, 4, 0, 2, 3)[pages, offsets], values.permute(1, 3, 0, 2, 4)[pages, offsets]])
 
 
 def alone(runner: ModelRunner, ids: list[int], *cuts: int) -> tuple[torch.Tensor, torch.Tensor]:
