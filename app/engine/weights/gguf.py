@@ -4,9 +4,11 @@
 """
 
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
@@ -21,6 +23,7 @@ def describe(file: Path, folder: Path) -> None:
     """Write config.json, generation_config.json and the tokenizer's files. Raises ModelRefused."""
     check_supported(file)
     reader = opened(file)
+    vars(gguf)["GGUFReader"] = lru_cache(gguf.GGUFReader)  # transformers reads the file twice, ten seconds each
     architecture = str(field(reader, file, "general.architecture"))
     config: Any = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     # transformers' reader drops the heads' size and how positions are scaled.
