@@ -1,6 +1,6 @@
 """`./paceline bench cpu PART`: where the time of a step on a CPU goes, and how near it is to what memory allows.
 
-`roofline` compares steps of one token and of eight with the time that reading every weight once takes. `split` times
+`roofline` compares steps with the time that reading what they read takes. `split` times
 each product, the head and the rest of a step. `products` times the compiled products alone, beside other programs.
 `sampling` times the choice of a token.
 """
@@ -28,7 +28,8 @@ import torch
 
 from app.assembly.devices import target_runner
 from app.engine.cpu.equivalence import probe
-from app.engine.profile.profiler import CONTEXT, a_step
+from app.engine.kv.pages import bytes_per_page
+from app.engine.profile.profiler import CONTEXT, a_step, step_seconds, verified
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
 from app.state import BatchEntry, CachedSequence, Tree
@@ -53,6 +54,7 @@ from kernels.sampling.target_token import Choice, target_token_reference
 REST_S = 0.003  # torch's threads spin for a while behind their last operator, on the cores of the next
 TURNS = 40
 READ_BYTES, STREAMS = 2**30, 4  # read for the bandwidth, far more than any cache holds, from several places a thread
+ROWS, CHUNK = (1, 2, 4, 8, 16, 32), 512  # of `roofline`: rows of a step, and of those that fill the cache
 SPLIT_ROWS = (1, 4, 8)
 PARTS = {"q, k, v": (Q, K, V), "attention's output": (OUT,), "gate and up": (GATE_UP,), "down": (DOWN,)}
 MATRICES, COLUMNS, DEPTH = 76, 3072, 576  # of `products`: 84 MB of Q4_1, so that memory is really read
@@ -83,7 +85,7 @@ def main(argv: Listed[str] | None = None) -> int:
         **{"roofline": roofline, "split": split, "products": products, "sampling": sampling}[args.part](args),
     }
     names = {
-        "roofline": f"floor-{weights}",
+        "roofline": f"roofline-{weights}",
         "split": f"step-split-{weights}",
         "products": "products",
         "sampling": "sampling",
@@ -105,11 +107,14 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
         if part is products:
             own.add_argument("--beside", nargs="+", default=[], metavar="PROGRAM", help="programs to run by turns")
             own.add_argument("--turns", type=count, default=3, help="of each program")
+        if part is roofline:
+            own.add_argument("--rows", type=count, nargs="+", default=ROWS, help="of a step")
+            own.add_argument("--contexts", type=count, nargs="+", default=[CONTEXT], help="cached tokens")
     return parser.parse_args(argv)
 
 
-def roofline(_: argparse.Namespace) -> dict[str, Any]:
-    """Compare steps of one token and of eight with the time of reading all weights once.
+def roofline(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare steps with the time of reading all weights, and the cached keys and values, once.
 
     Reading and steps take turns, on the same threads: a machine whose pace changes favours neither.
     """
@@ -117,31 +122,39 @@ def roofline(_: argparse.Namespace) -> dict[str, Any]:
     numbers = np.ones(READ_BYTES // 4, np.float32)
     readers = team(threads)
     part = READ_BYTES // readers.size // STREAMS
-    sequence = probe(CONTEXT + 8, runner.model.vocab_size)
-
-    def step(start: int, rows: int) -> None:
-        work = BatchEntry(sequence, start, sequence.tokens[start : start + rows], Tree(), final=True)
+    sequence = probe(max(args.contexts) + max(args.rows), runner.model.vocab_size)
+    for start in range(0, max(args.contexts), CHUNK):
+        chunk = sequence.tokens[start : min(start + CHUNK, max(args.contexts))]
+        work = BatchEntry(sequence, start, chunk, Tree(), final=True)
         runner.try_reserve(work)
         runner.forward([work])
-
-    step(0, CONTEXT)
+        runner.cover(sequence, start + len(chunk))
+    cells = [(context, rows) for context in args.contexts for rows in args.rows]
     ms = _by_turns(
         {
             "read": lambda: readers.run(lambda i: _read(numbers.ctypes.data + i * STREAMS * part, part)),
-            "one": lambda: step(CONTEXT, 1),
-            "eight": lambda: step(CONTEXT, 8),
+            **{
+                f"{context} {rows}": partial(step_seconds, runner, [verified(sequence, context, rows - 1)])
+                for context, rows in cells
+            },
         }
     )
-    bandwidth = READ_BYTES / ms["read"] * 1e3
-    floor_ms = 1e3 * runner.model.weight_bytes / bandwidth
-    return {
-        "read_gb_s": round(bandwidth / 1e9, 1),
-        "floor_ms": round(floor_ms, 2),
-        "one_row_ms": round(ms["one"], 2),
-        "eight_rows_ms": round(ms["eight"], 2),
-        "fraction_of_floor": round(floor_ms / ms["one"], 2),
-        "eight_rows_over_one": round(ms["eight"] / ms["one"], 2),
-    }
+    bandwidth, shape = READ_BYTES / ms["read"] * 1e3, runner.model.shape
+    token_bytes = bytes_per_page(shape.num_layers, shape.num_key_heads, shape.head_dim, 1)
+    steps = []
+    for context, rows in cells:
+        found_ms = ms[f"{context} {rows}"]
+        floor_ms = 1e3 * (runner.model.weight_bytes + context * token_bytes) / bandwidth
+        steps.append(
+            {
+                "context": context,
+                "rows": rows,
+                "ms": round(found_ms, 2),
+                "floor_ms": round(floor_ms, 2),
+                "floor_over_step": round(floor_ms / found_ms, 2),
+            }
+        )
+    return {"read_gb_s": round(bandwidth / 1e9, 1), "steps": steps}
 
 
 def split(_: argparse.Namespace) -> dict[str, Any]:
