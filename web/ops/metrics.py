@@ -133,7 +133,7 @@ def _of_verifiers(state: DeploymentState) -> Iterator[Family]:
 def _of_drafters(state: DeploymentState) -> Iterator[Family]:
     nodes = state.of("draft")
     ahead = [((node.name, field), _number(node.info, field)) for node in nodes for field in AHEAD]
-    text = "Rounds a node had guessed on for before it was asked, since it started, by whether that was of use."
+    text = "Verdicts on what a node guessed ahead on, since it started, by whether it had guessed the outcome."
     yield _gauge("run_ahead_rounds", text, ahead, "node", "outcome")
 
 

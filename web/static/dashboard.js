@@ -290,7 +290,9 @@ function showTimeline(data) {
 
 function showNodes(data) {
   const rows = data.nodes.map(({ kind, name, still_s: still, info }) => {
-    const facts = Object.entries(info).map(([key, value]) => `${key.replaceAll("_", " ")} ${Array.isArray(value) ? value.join(", ") : typeof value === "number" ? number(value) : value}`);
+    const { ahead_hits: hits = 0, ahead_misses: misses = 0, ...others } = info;
+    const facts = Object.entries(others).map(([key, value]) => `${key.replaceAll("_", " ")} ${Array.isArray(value) ? value.join(", ") : typeof value === "number" ? number(value) : value}`);
+    if (hits + misses) facts.push(`${number(hits)} of ${number(hits + misses)} outcomes guessed ahead of the verdict`);
     return html("tr", {}, html("th", { scope: "row", textContent: name }),
       html("td", { className: "plain" }, html("span", { className: `key k-${kind}`, ariaHidden: "true" }), kind),
       html("td", { className: "plain", textContent: still > 5 ? `at one piece of work for ${clock(still)}` : "goes on" }),
