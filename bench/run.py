@@ -24,6 +24,7 @@ from bench.stats import median, paired_ratio
 from bench.systems import Arm, Run, local_arms, server_arms, start_server, stop_server, transformers_arm
 
 Figures = dict[str, Any]
+SEED = 7  # of sampled requests
 
 
 def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
     settings = Settings.from_env()
     url = None if args.no_server else start_server()
     try:
-        arms = make_arms(settings, args.max_tokens, url)
+        arms = make_arms(settings, args.max_tokens, url, args.temperature, args.top_p)
         figures: Figures = {**heading("bench", argv), "max_tokens": args.max_tokens}
         if not args.no_domains:  # first, and each prompt once: later the suffix drafter would know the answers
             figures["domains"] = by_domain(arms, args.domain_prompts)
@@ -70,16 +71,23 @@ def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Names
     parser.add_argument("--domain-prompts", type=int, default=20, help="pairs for each domain, at most 20")
     parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
     parser.add_argument("--no-server", action="store_true", help="leave the deployment out")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="above 0 without transformers, which samples otherwise"
+    )
+    parser.add_argument("--top-p", type=float, default=1.0, help="of sampled tokens")
     add_out(parser, "cpu")
     return parser.parse_args(argv)
 
 
-def make_arms(settings: Settings, max_tokens: int, url: str | None) -> dict[str, Arm]:
+def make_arms(
+    settings: Settings, max_tokens: int, url: str | None, temperature: float = 0.0, top_p: float = 1.0
+) -> dict[str, Arm]:
     """Load all arms and warm them up."""
-    on, off = local_arms(settings, max_tokens)
-    arms = {"transformers": transformers_arm(settings, max_tokens), "local_on": on, "local_off": off}
+    sampled = {"temperature": temperature, "top_p": top_p, "seed": SEED} if temperature else {}
+    arms = {} if sampled else {"transformers": transformers_arm(settings, max_tokens)}
+    arms["local_on"], arms["local_off"] = local_arms(settings, max_tokens, **sampled)
     if url:
-        arms["server_on"], arms["server_off"] = server_arms(url, max_tokens)
+        arms["server_on"], arms["server_off"] = server_arms(url, max_tokens, **sampled)
     for arm in arms.values():
         arm(["Say hello."])
     return arms

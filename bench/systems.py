@@ -1,7 +1,7 @@
 """Make the arms that `./paceline bench` compares: transformers, the in-process pipeline, and a whole deployment.
 
-An arm runs a list of prompts at once and returns the token ids, the seconds, and the times to the first token. All
-decode greedily from the chat template.
+An arm runs a list of prompts at once, from the chat template, and returns the token ids, the seconds, and the times to
+the first token. Without fields of a sampled request all decode greedily.
 """
 
 import json
@@ -92,13 +92,14 @@ def _ended(tokens: list[int], eos_ids: Collection[int]) -> tuple[int, ...]:
     return tuple(tokens[: end + 1])
 
 
-def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
+def local_arms(settings: Settings, max_tokens: int, **fields: object) -> tuple[Arm, Arm]:
     """Return the arms (speculation on, off) of one in-process pipeline."""
     pipeline = build_local(settings)
 
     def run(prompts: list[str], speculation: bool) -> Run:
         started = time.perf_counter()
-        records = [pipeline.submit(_request(p, max_tokens, speculation), settings) for p in prompts]
+        wishes = [_request(p, max_tokens, speculation=speculation, **fields) for p in prompts]
+        records = [pipeline.submit(wish, settings) for wish in wishes]
         while pipeline.verifier.sequences:
             pipeline.step()
         seconds = time.perf_counter() - started
@@ -109,14 +110,11 @@ def local_arms(settings: Settings, max_tokens: int) -> tuple[Arm, Arm]:
     return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
 
 
-def server_arms(url: str, max_tokens: int, raw: bool = False) -> tuple[Arm, Arm]:
-    """Return the arms (speculation on, off) of a running deployment, through its JSON API.
-
-    `raw`: prompts are continued as they stand, without the chat template.
-    """
+def server_arms(url: str, max_tokens: int, **fields: object) -> tuple[Arm, Arm]:
+    """Return the arms (speculation on, off) of a running deployment, through its JSON API."""
 
     def run(prompts: list[str], speculation: bool) -> Run:
-        wishes = [_request(prompt, max_tokens, speculation, raw) for prompt in prompts]
+        wishes = [_request(prompt, max_tokens, speculation=speculation, **fields) for prompt in prompts]
         started = time.perf_counter()
         with ThreadPoolExecutor(len(prompts)) as pool:
             answers = [*pool.map(partial(_post, url + "/api/generate"), wishes)]
@@ -131,9 +129,8 @@ def server_arms(url: str, max_tokens: int, raw: bool = False) -> tuple[Arm, Arm]
     return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
 
 
-def _request(prompt: str, max_tokens: int, speculation: bool, raw: bool = False) -> GenerateRequest:
-    wish = {"prompt": prompt, "raw": raw, "max_tokens": max_tokens, "speculation": speculation}
-    return GenerateRequest.model_validate(wish)
+def _request(prompt: str, max_tokens: int, **fields: object) -> GenerateRequest:
+    return GenerateRequest.model_validate({"prompt": prompt, "max_tokens": max_tokens, **fields})
 
 
 def _post(url: str, request: GenerateRequest) -> dict[str, Any]:
