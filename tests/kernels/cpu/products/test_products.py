@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernels.cpu.products.linear import CHUNK, LINEAR, call_linear, linear
 from kernels.cpu.products.pack import CACHE_LINE, pack, pack_bias
+from kernels.cpu.products.paged import paged_product
 from kernels.cpu.products.tile import ROWS, product, product_more
 from kernels.cpu.simd import (
     LANES,
@@ -43,6 +44,14 @@ def multiply(x, w, out, more):
         product_more(*call)
     else:
         product(*call)
+
+
+@kernel
+def multiply_pages(x, numbers, w, out):
+    paged_product(
+        x.shape[0], x.ctypes.data, 4 * x.shape[1], numbers.ctypes.data, w.ctypes.data, 4 * w.shape[1] * LANES,
+        w.shape[1], x.shape[1], out.ctypes.data, 4 * LANES,
+    )  # fmt: skip
 
 
 @kernel
@@ -143,3 +152,19 @@ def test_a_kernel_behind_an_address_is_the_kernel():
 
 def test_packed_weights_begin_with_a_cache_line():
     assert all(pack(random(48, depth)).ctypes.data % CACHE_LINE == 0 for depth in range(16, 40))
+
+
+@pytest.mark.parametrize("size", [16, 64])
+@pytest.mark.parametrize("lines", [1, 15, 16, 17, 64, 200])
+@pytest.mark.parametrize("rows", [1, 6, 7, 48])
+def test_lines_in_pages_give_the_bits_of_lines_in_a_row(rows, lines, size):
+    x, w = random(rows, lines), random(lines, LANES)
+    count = -(-lines // size)
+    numbers = rng.permutation(count + 5)[:count]
+    pages = np.full((count + 5, size, LANES), np.nan, np.float32)
+    for line in range(lines):
+        pages[numbers[line // size], line % size] = w[line]
+    expected, found = np.empty((rows, LANES), np.float32), np.empty((rows, LANES), np.float32)
+    multiply(x, w, expected, False)
+    multiply_pages(x, numbers, pages, found)
+    assert (found == expected).all()
