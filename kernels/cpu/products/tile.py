@@ -43,7 +43,7 @@ Walk = Callable[[ir.IRBuilder, list[Any], list[Any], Visit], list[Any]]  # block
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class TileRows:
     """The addresses and strides, in bytes, of x (rows, k) and out (rows, 16 blocks)."""
 
     x: Any
@@ -96,7 +96,7 @@ def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = Fals
             return repeat(b, b.sub(k, done), sums, lambda i, sums: visit_line(ws, visit, 0, b.add(done, i), sums))
 
         ws = [b.add(w, b.mul(b.mul(k, ldw), integer(block))) for block in range(blocks)]
-        tile = Tile(x, ldx, out, ldo)
+        tile = TileRows(x, ldx, out, ldo)
         by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, walk, is_fresh))
 
     return tiles
@@ -109,7 +109,7 @@ def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
         groups = b.udiv(k, integer(form.depth))
         size = b.mul(groups, integer(form.group_bytes))
         ws = [b.add(w, b.mul(size, integer(block))) for block in range(blocks)]
-        tile = Tile(x, ldx, out, ldo)
+        tile = TileRows(x, ldx, out, ldo)
         by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, partial(_walk_groups, form, groups)))
 
     return tiles
