@@ -57,14 +57,13 @@ def attend(
     end = min(start + SPLIT, position + rows)
     lines = rows * fold
     one = height(lines, ROWS)
-    block_bytes, last = 4 * LANES * depth, (end - 1) // LANES * LANES
+    at, last = keys + block_at(start, pages, page_bytes, page_tokens, depth), (end - 1) // LANES * LANES
     for key in range(start, end, LANES):
-        at = keys + pages[key // page_tokens] * page_bytes + key % page_tokens // LANES * block_bytes
-        after = min(key + LANES, last)
-        ask = keys + pages[after // page_tokens] * page_bytes + after % page_tokens // LANES * block_bytes
+        after = keys + block_at(min(key + LANES, last), pages, page_bytes, page_tokens, depth)
         out = scores + 4 * (key - start)
-        stream_fresh(one, q, 4 * depth, at, 4 * LANES, depth, out, 4 * SPLIT, ask)
+        stream_fresh(one, q, 4 * depth, at, 4 * LANES, depth, out, 4 * SPLIT, after)
         product(lines - one, q + 4 * one * depth, 4 * depth, at, 4 * LANES, depth, out + 4 * one * SPLIT, 4 * SPLIT)
+        at = after
     for line in range(lines):
         seen = position + line // fold + 1
         row = scores + line * 4 * SPLIT
@@ -77,6 +76,12 @@ def attend(
         paged_product(
             lines, scores, 4 * SPLIT, numbers, at, page_bytes, page_tokens, end - start, sums + 4 * i, 4 * depth
         )
+
+
+@kernel
+def block_at(key: int, pages: np.ndarray, page_bytes: int, page_tokens: int, depth: int) -> int:
+    """Return where the block of sixteen keys that begins with this one lies, in bytes."""
+    return pages[key // page_tokens] * page_bytes + 4 * (key % page_tokens) * depth
 
 
 @kernel

@@ -14,7 +14,7 @@ from app.engine.weights.gguf_header import forget_pages
 from app.errors import ModelRefused
 from app.system import trim_heap
 
-COMPARED_ROWS = 64
+SAMPLED_ROWS = 64  # of blocks, about
 HASHED_ROWS = 2048  # at a time
 
 
@@ -56,13 +56,13 @@ def end_loading(*folders: Path) -> None:
 
 
 def holds(ours: Weights, theirs: Mapping[str, torch.Tensor]) -> bool:
-    """Tell whether modules have our weights; of blocks, which take long to expand, some rows are compared."""
-    return all(name in ours and _is_same(ours[name], weight) for name, weight in theirs.items())
+    """Tell whether modules have our weights; of blocks, which take long to expand, rows all over them are compared."""
+    return all(name in ours and _agrees(ours[name], weight) for name, weight in theirs.items())
 
 
-def _is_same(ours: Weight, theirs: torch.Tensor) -> bool:
+def _agrees(ours: Weight, theirs: torch.Tensor) -> bool:
     if isinstance(ours, Blocks):
-        every = slice(None, None, 1 + len(ours.rows) // COMPARED_ROWS)
+        every = slice(None, None, 1 + len(ours.rows) // SAMPLED_ROWS)
         return len(ours.rows) == len(theirs) and torch.equal(theirs[every].float(), dense(take(ours, every)))
     return torch.equal(theirs.float(), dense(ours))
 

@@ -14,7 +14,7 @@ from kernels.cpu.products.tile import ROWS, UNROLL, TileRows, Visit, by_height, 
 from kernels.cpu.simd import BYTES, address, at, index, nothing, op, prefetch, read
 
 _I64 = ir.IntType(64)
-AHEAD = 4  # pages that memory is asked for before they are needed
+PAGES_AHEAD = 4  # a page's lines are prefetched while the fourth page before it is multiplied
 
 
 @op(nothing, index, address, index, address, address, index, index, index, address, index)
@@ -33,7 +33,7 @@ def _tiles(
 
         def over(i: Any, sums: list[Any]) -> list[Any]:
             here, line = page(i), b.mul(i, lines)
-            after = b.add(i, integer(AHEAD))
+            after = b.add(i, integer(PAGES_AHEAD))
             ask = page(b.select(b.icmp_signed("<", after, last), after, last))
 
             def unrolled(j: Any, sums: list[Any]) -> list[Any]:

@@ -267,11 +267,11 @@ def expander(form: Format) -> Any:
 
 # Over float32; addresses and strides in bytes: x (rows, k), w (k, 16), out (rows, 16).
 product = _product("product", is_fresh=True)  # out = x W
-stream_fresh = _product("stream_fresh", is_fresh=True, every=1)
 product_more = _product("product_more")  # out += x W
 
 # The same over weights that come from memory: out += x W, and k lines from `ask` on are asked for, or half as many.
 stream = _product("stream", every=1)
+stream_fresh = _product("stream_fresh", is_fresh=True, every=1)  # out = x W
 stream_half = _product("stream_half", every=2)
 
 # One row or two, w (2, k, 16), out (rows, 32): two streams, which the processor follows by itself.
