@@ -13,15 +13,17 @@ TOLERANCE: dict[Activations, float] = {"float32": 1e-3, "int8": 1.0}  # of the l
 
 
 @torch.inference_mode()
-def trial(forward: Forward) -> torch.Tensor:
+def trial(forward: Forward, passes: int = 2) -> torch.Tensor:
+    """Return the logits (N, V) of a probe's second half, read in one pass or after the first."""
     kv = KVCache(forward.shape.num_layers, 4, forward.shape.num_key_heads, forward.shape.head_dim, 32)
     sequence = probe(TOKENS, forward.vocab_size)
     PagePool(4, 32).try_grow(sequence.pages, TOKENS)
-    half = TOKENS // 2
-    forward.logits(plan([BatchEntry(sequence, 0, sequence.tokens[:half], Tree(), final=False)], kv))
-    rest = plan([BatchEntry(sequence, half, sequence.tokens[half:], Tree(), final=False)], kv)
-    rest.wanted = list(range(len(rest.ids)))
-    return forward.logits(rest).logits.clone()
+    size = TOKENS // passes
+    for first in range(0, TOKENS, size):
+        step = plan([BatchEntry(sequence, first, sequence.tokens[first : first + size], Tree(), final=False)], kv)
+        step.wanted = list(range(size))[-(TOKENS // 2) :]
+        found = forward.logits(step).logits
+    return found.clone()
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor, spread: float) -> float:

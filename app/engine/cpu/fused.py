@@ -14,7 +14,7 @@ from app.engine.cpu.step_arrays import Rooms, step_of
 from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
-from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense
+from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense, shape_of
 from app.errors import NoIntegerProducts
 from kernels.cpu import shapes
 from kernels.cpu.attention import NO_WINDOW, SPLIT
@@ -130,7 +130,7 @@ class FusedForward:
     def _take(self, spec: ModelSpec, weights: Weights) -> Model:
         layers = [self._layer(spec, weights, i) for i in range(spec.num_layers)]
         cos, sin = spec.turns()
-        head_size = _shape(weights[HEAD])[0]
+        head_size = shape_of(weights[HEAD])[0]
         head_kernel, head, head_rounds = self._linear(weights[HEAD], head_size, spec.hidden)
         embedding_kernel, embedding = self._embedding(spec, weights, 0 if head_rounds else head)
         rounds = head_rounds + sum(layer[slot + 2] for layer in layers for slot in shapes.WEIGHTS)
@@ -201,16 +201,16 @@ class FusedForward:
         Raises ValueError for another shape.
         """
         weight = weights[EMBEDDING]
-        if _shape(weight) != (spec.vocab_size, spec.hidden):
-            raise ValueError(f"the embedding has shape {_shape(weight)}, expected {(spec.vocab_size, spec.hidden)}")
+        if shape_of(weight) != (spec.vocab_size, spec.hidden):
+            raise ValueError(f"the embedding has shape {shape_of(weight)}, expected {(spec.vocab_size, spec.hidden)}")
         if head and _is_same(weight, weights[HEAD]):
             return ROW[_kind(weight)].address, head
         kind, packed = packed_once(weight)
         return ROW[kind].address, self._hold(packed)
 
     def _linear(self, weight: Weight, columns: int, depth: int) -> tuple[int, int, int]:
-        if _shape(weight) != (columns, depth):
-            raise ValueError(f"a weight has shape {_shape(weight)}, expected {(columns, depth)}")
+        if shape_of(weight) != (columns, depth):
+            raise ValueError(f"a weight has shape {shape_of(weight)}, expected {(columns, depth)}")
         kind, rows = _stored(weight)
         if self._rounds and kind in INTEGER_FORMATS and depth % INTEGER_FORMATS[kind].depth == 0:
             packed = pack_integer(kind, rows, depth)
@@ -237,18 +237,14 @@ def _array(weight: Weight | None) -> np.ndarray:
     return np.ascontiguousarray(dense(weight).numpy())
 
 
-def _shape(weight: Weight) -> tuple[int, int]:
-    return (len(weight.rows), weight.depth) if isinstance(weight, Blocks) else (weight.shape[0], weight.shape[1])
-
-
 def _kind(weight: Weight) -> str:
-    kind, depth = _stored(weight)[0], _shape(weight)[1]
+    kind, depth = _stored(weight)[0], shape_of(weight)[1]
     return kind if kind in FORMATS and depth % FORMATS[kind].depth == 0 else "F32"
 
 
 def _packed(weight: Weight) -> tuple[str, np.ndarray]:
     kind = _kind(weight)
-    return kind, pack(_array(weight)) if kind == "F32" else pack_stored(kind, _stored(weight)[1], _shape(weight)[1])
+    return kind, pack(_array(weight)) if kind == "F32" else pack_stored(kind, _stored(weight)[1], shape_of(weight)[1])
 
 
 @lru_cache(maxsize=1)

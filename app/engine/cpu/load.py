@@ -10,6 +10,7 @@ from app.engine.cpu.forward import Forward
 from app.engine.cpu.verified_cache import recall
 from app.engine.weights.blocks import Weights
 from app.engine.weights.fingerprint import digest
+from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import Stored
 from app.logs import STARTING
 
@@ -22,6 +23,7 @@ class Source:
     folders: tuple[Path, ...]  # whose files decide the model's logits
     weights: Callable[[], Weights]
     modules: Callable[[], "PreTrainedModel"]
+    in_turn: Path | None = None  # whose config.json describes modules that can read `weights` in turn
 
 
 def load(
@@ -41,10 +43,14 @@ def load(
         if (known := recall(file, weights, wanted, activations)) is not None:
             return known
     STARTING.info("reading modules to compare")
-    from app.engine.cpu.choose_forward import (
-        choose_forward,  # transformers takes seconds to import, and mostly need not be
-    )
+    # transformers takes seconds to import, and mostly need not be
+    from app.engine.cpu.choose_forward import choose_forward, fuse_in_turn
+    from app.engine.weights.hf_reader import build_in_turn
 
+    if found.in_turn is not None:
+        modules = build_in_turn(found.in_turn, weights_as(weights, wanted))
+        if (fused := fuse_in_turn(modules, wanted, weights, file, activations)) is not None:
+            return fused
     return choose_forward(found.modules(), wanted, weights, file, activations)
 
 
@@ -54,4 +60,4 @@ def _in_folder(folder: Path) -> Source:
 
         return read(folder)
 
-    return Source((folder,), lambda: Stored(folder), modules)
+    return Source((folder,), lambda: Stored(folder), modules, folder if any(folder.glob("*.gguf")) else None)

@@ -50,7 +50,7 @@ def load_guesser(
         guesser = ModelGuesser(forward, None, kv_bytes=kv_bytes, page_tokens=page_tokens, weights=weights)
     else:
         parts = parts_of(folder, target, card.get("embedding_sha256"))
-        source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts))
+        source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts), folder)
         forward = _forward(source, weights, home, activations)
         if parts.features and not isinstance(forward, FusedForward):
             raise ModelRefused(f"{folder} reads the target's hidden states, which only Llama-shaped drafters can")

@@ -32,3 +32,8 @@ def take(weight: Weight, rows: np.ndarray | slice) -> Weight:
 
 def dense(weight: Weight, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (weight.dense() if isinstance(weight, Blocks) else weight.detach()).to(dtype)
+
+
+def shape_of(weight: Weight) -> tuple[int, int]:
+    """Return (N, K) of a linear weight."""
+    return (len(weight.rows), weight.depth) if isinstance(weight, Blocks) else (weight.shape[0], weight.shape[1])

@@ -4,6 +4,7 @@ import math
 import mmap
 import re
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,14 +64,12 @@ def tokens(file: Path) -> list[str]:
     found = opened(file).get_field(TOKENS)
     if found is None:
         raise ModelRefused(f"{file} lacks {TOKENS}")
-    data = bytes(found.parts[-1])
-    _, count = ARRAY_HEAD.unpack_from(data)
-    words, offset = [], ARRAY_HEAD.size
-    for _ in range(count):
-        (length,) = LENGTH.unpack_from(data, offset)
-        offset += LENGTH.size + length
-        words.append(data[offset - length : offset].decode(errors="replace"))
-    return words
+    return [word.decode(errors="replace") for word in _strings(found.parts[-1])]
+
+
+def whole_reader(file: Path) -> gguf.GGUFReader:
+    """Open a file as the library does, with its lists read: in a second, where the library takes ten."""
+    return _WholeReader(file)
 
 
 def opened(file: Path) -> Any:
@@ -102,7 +101,7 @@ class _NotWhole(ValueError):
 
 
 class _Reader(gguf.GGUFReader):
-    """Leave lists unread: the library makes an array of every vocabulary word, for seconds."""
+    """Leave lists unread: the library makes an array of every word, for seconds."""
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         if raw_type != gguf.GGUFValueType.ARRAY or self.byte_order != "I":
@@ -127,6 +126,26 @@ class _Reader(gguf.GGUFReader):
         if wanted > len(self.data):
             raise _NotWhole(f"it is cut short: {len(self.data)} bytes of {wanted}")
         super()._build_tensors(start_offs, fields)
+
+
+class _WholeReader(_Reader):
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+        size, parts, found, types = super()._get_field_parts(orig_offs, raw_type)
+        if len(types) == 1:
+            return size, parts, found, types
+        number = self.gguf_scalar_to_np.get(types[1])
+        elements = list(_strings(parts[0]) if number is None else parts[0][ARRAY_HEAD.size :].view(number)[:, None])
+        return size, elements, list(range(len(elements))), types
+
+
+def _strings(array: np.ndarray) -> Iterator[bytes]:
+    """Yield the strings of a list's bytes (N,) uint8, its head among them."""
+    data = bytes(array)
+    offset = ARRAY_HEAD.size
+    while offset < len(data):
+        (length,) = LENGTH.unpack_from(data, offset)
+        offset += LENGTH.size + length
+        yield data[offset - length : offset]
 
 
 def _end(field: Any) -> int:

@@ -1,6 +1,7 @@
 """Read a Hugging Face causal LM from its files. Imports transformers, which takes seconds."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from app.engine.weights.blocks import EMBEDDING, HEAD, dense
+from app.engine.weights.blocks import EMBEDDING, HEAD, Weights, dense, shape_of
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
 
@@ -47,17 +48,42 @@ def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
     """Build the model that config.json in `folder` describes; `lm_head.weight` may be shorter: (Vh, d). Raises
     ModelRefused.
     """
+    model = _without_weights(folder, weights)
+    model.load_state_dict(dict(weights), assign=True)
+    return model
+
+
+def build_in_turn(folder: Path, weights: Weights) -> PreTrainedModel:
+    """Build the same, each of whose modules has its weights, as float32, only while it runs. Raises ModelRefused."""
+    model = _without_weights(folder, weights)
+    for name, module in model.named_modules():
+        if any(True for _ in module.parameters(recurse=False)):
+            module.register_forward_pre_hook(partial(_fill, weights, name))
+            module.register_forward_hook(_empty)
+    return model
+
+
+def _fill(weights: Weights, at: str, module: nn.Module, _: object) -> None:
+    module.load_state_dict({name: dense(weights[f"{at}.{name}"]) for name in module.state_dict()}, assign=True)
+
+
+def _empty(module: nn.Module, *_: object) -> None:
+    module.to("meta")
+
+
+def _without_weights(folder: Path, weights: Weights) -> PreTrainedModel:
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-    rows, width = weights[HEAD].shape
+    rows, width = shape_of(weights[HEAD])
     if width != config.hidden_size:
         raise ModelRefused(f"{folder} was distilled from another target: its width is {config.hidden_size}")
     config.tie_word_embeddings = False
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     model.lm_head = nn.Linear(width, rows, bias=False, device="meta")
-    missing, unexpected = model.load_state_dict(dict(weights), strict=False, assign=True)
-    if missing or unexpected:
+    expected, found = set(model.state_dict()), set(weights)
+    if expected != found:
+        missing, unexpected = sorted(expected - found), sorted(found - expected)
         raise ModelRefused(f"{folder}: weights missing {missing[:3]}, not expected {unexpected[:3]}")
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are computed, not stored
-    found: PreTrainedModel = model
-    return found
+    built: PreTrainedModel = model
+    return built

@@ -34,8 +34,9 @@ def llama(tmp_path):
 def asked(monkeypatch):
     """Return how often modules were run."""
     found = []
-    real = choose_forward.choose_forward
-    monkeypatch.setattr(choose_forward, "choose_forward", lambda *args: found.append(1) or real(*args))
+    for name in ("choose_forward", "fuse_in_turn"):
+        real = getattr(choose_forward, name)
+        monkeypatch.setattr(choose_forward, name, lambda *args, real=real: found.append(1) or real(*args))
     return found
 
 
