@@ -68,10 +68,10 @@ def constant(value: float) -> ir.Constant:
     return ir.Constant(_LANES, [float(value)] * LANES)
 
 
-def spread(b: ir.IRBuilder, scalar: Any) -> Any:
-    none = ir.Constant(_LANES, ir.Undefined)
+def spread(b: ir.IRBuilder, scalar: Any, lanes: int = LANES) -> Any:
+    none = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
     first = b.insert_element(none, scalar, ir.Constant(_I32, 0))
-    return b.shuffle_vector(first, none, ir.Constant(_INTS, [0] * LANES))
+    return b.shuffle_vector(first, none, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
 
 
 def at(b: ir.IRBuilder, where: Any, kind: ir.Type) -> Any:

@@ -34,15 +34,24 @@ class IntegerFormat:
     """d (q - offset). A group has a header and `parts` parts of 32 lines."""
 
     name: str  # ggml's
-    is_nibbles: bool  # 64 bytes hold eight lines, else four
+    bits: int  # of a weight: of four, 64 bytes hold eight lines, else four
     offset: int = 0
     header_bytes: int = HALF_BYTES
     parts: int = 1
     lines: int = BLOCK  # that are summed as integers; a part has one such sum or two
 
     @property
+    def is_nibbles(self) -> bool:
+        return self.bits == 4
+
+    @property
     def is_eight_bits(self) -> bool:
-        return self.offset == 128
+        return self.bits == 8
+
+    @property
+    def lines_of_bytes(self) -> int:
+        """Return how many lines 64 bytes hold."""
+        return 8 if self.is_nibbles else 4
 
     @property
     def depth(self) -> int:
@@ -117,16 +126,16 @@ def _factors(b: ir.IRBuilder, where: Any, after: int, part: Any) -> Any:
     return b.add(where, b.add(ir.Constant(_I64, after), b.mul(part, ir.Constant(_I64, FACTOR_BYTES))))
 
 
-Q4_0 = IntegerFormat("Q4_0", is_nibbles=True, offset=8)
-Q4_1 = WithMinimum("Q4_1", is_nibbles=True, header_bytes=2 * HALF_BYTES)
-Q5_1 = WithMinimum("Q5_1", is_nibbles=False, header_bytes=2 * HALF_BYTES)
-Q8_0 = IntegerFormat("Q8_0", is_nibbles=False, offset=128)
+Q4_0 = IntegerFormat("Q4_0", bits=4, offset=8)
+Q4_1 = WithMinimum("Q4_1", bits=4, header_bytes=2 * HALF_BYTES)
+Q5_1 = WithMinimum("Q5_1", bits=5, header_bytes=2 * HALF_BYTES)
+Q8_0 = IntegerFormat("Q8_0", bits=8, offset=128)
 K_PARTS = 8  # whose factors all lie in the header: so each 64 bytes of lines of Q4_K and Q5_K are one cache line
-Q4_K = KWithMinimum("Q4_K", is_nibbles=True, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
-Q5_K = KWithMinimum("Q5_K", is_nibbles=False, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
+Q4_K = KWithMinimum("Q4_K", bits=4, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
+Q5_K = KWithMinimum("Q5_K", bits=5, header_bytes=2 * HALF_BYTES + K_PARTS * FACTOR_BYTES, parts=K_PARTS)
 Q6_K = KSixteens(
     "Q6_K",
-    is_nibbles=False,
+    bits=6,
     offset=32,
     header_bytes=HALF_BYTES + K_PARTS * FACTOR_BYTES,
     parts=K_PARTS,

@@ -64,7 +64,7 @@ def computed(names: Sequence[str]) -> dict[str, object]:
         w = pack_integer(name, test_integer_products.raw(name, COLUMNS, depth, own), depth)
         rows = test_integer_products.rounded(np.tile(x, depth // DEPTH))
         whole = found[f"integers of {name}"] = test_integer_products.times(name, rows, w, bias)
-        for count in range(1, TALLEST + 1):
+        for count in range(1, max(TALLEST.values()) + 1):
             is_same_alone &= bool((test_integer_products.times(name, rows[:count], w, bias) == whole[:count]).all())
     bits = {name: hashlib.sha256(np.ascontiguousarray(values)).hexdigest()[:16] for name, values in found.items()}
     return {"bits": bits, "is_exact": is_exact(), "is_same_alone": is_same_alone, "instructions": instructions()}
