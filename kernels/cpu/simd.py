@@ -78,6 +78,10 @@ def at(b: ir.IRBuilder, where: Any, kind: ir.Type) -> Any:
     return b.inttoptr(where, kind.as_pointer())
 
 
+def load_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
+    return b.load(at(b, b.add(where, ir.Constant(ir.IntType(64), offset)), kind), align=1)
+
+
 def read(b: ir.IRBuilder, where: Any) -> Any:
     return b.load(at(b, where, _LANES), align=4)
 

@@ -4,10 +4,12 @@
     Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
 
 d_x, q_x and s_x are those of 32 lines of a rounded row (`round_rows`). Sums are below 2^24, hence exact. A group is a
-header with sixteen columns' scales, then rows of 64 bytes, in which four neighbours are one column's lines. Weights are
-unsigned; the row's sum removes the offset.
+header with sixteen columns' scales, then parts of 32 lines: rows of 64 bytes, in which four neighbours are one column's
+lines. Four bits are a plane, with the next four lines in the high halves; a fifth, or a fifth and a sixth, are a second
+one. Weights are unsigned; the row's sum removes the offset.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +17,11 @@ from llvmlite import ir
 
 from kernels.cpu.products.formats import HALF_BYTES, halves, ints, signed, signed_ints
 from kernels.cpu.products.round_rows import BLOCK
-from kernels.cpu.simd import LANES, fused
+from kernels.cpu.simd import BYTES, LANES, fused, load_at
 
 _I64, _FLOATS = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
 FACTOR_BYTES = 2 * LANES  # of two bytes a column
+QUAD = 4  # lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +37,16 @@ class IntegerFormat:
     """d (q - offset). A group has a header and `parts` parts of 32 lines."""
 
     name: str  # ggml's
-    bits: int  # of a weight: of four, 64 bytes hold eight lines, else four
+    bits: int  # of a weight
     offset: int = 0
     header_bytes: int = HALF_BYTES
     parts: int = 1
     lines: int = BLOCK  # that are summed as integers; a part has one such sum or two
 
     @property
-    def is_nibbles(self) -> bool:
-        return self.bits == 4
-
-    @property
-    def is_eight_bits(self) -> bool:
-        return self.bits == 8
-
-    @property
-    def lines_of_bytes(self) -> int:
-        """Return how many lines 64 bytes hold."""
-        return 8 if self.is_nibbles else 4
+    def planes(self) -> tuple[tuple[int, int], ...]:
+        """Return each plane's lowest bit and number of bits."""
+        return ((0, self.bits),) if self.bits in (4, 8) else ((0, 4), (4, self.bits - 4))
 
     @property
     def depth(self) -> int:
@@ -59,11 +54,27 @@ class IntegerFormat:
 
     @property
     def part_bytes(self) -> int:
-        return BLOCK * LANES // (2 if self.is_nibbles else 1)
+        return BLOCK * LANES * self.bits // 8
 
     @property
     def group_bytes(self) -> int:
         return self.header_bytes + self.parts * self.part_bytes
+
+    def quads(self, b: ir.IRBuilder, part: Any, first: int, kind: ir.VectorType) -> Iterator[tuple[int, Any]]:
+        """Yield each four of `lines` lines from the first: which they are, and their bytes in columns of 32 bits."""
+
+        def each(value: int) -> ir.Constant:
+            return ir.Constant(kind, [value] * kind.count)
+
+        for line in range(first, first + self.lines, QUAD):
+            at, w, before = line // QUAD, each(0), 0
+            for low, bits in self.planes:
+                raw = load_at(b, part, before + at * bits // 8 * BYTES, kind)
+                down = at * bits % 8 - low
+                moved = b.lshr(raw, each(down)) if down > 0 else b.shl(raw, each(-down))
+                w = b.or_(w, b.and_(moved, each(((1 << bits) - 1 << low) * 0x01010101)))
+                before += BLOCK * LANES * bits // 8
+            yield line, w
 
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
         return ()

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from kernels.cpu.products.integer_formats import IntegerFormat
 from kernels.cpu.products.tile import integer
-from kernels.cpu.simd import BYTES, LANES, at, spread
+from kernels.cpu.simd import BYTES, LANES, load_at, spread
 
 COLUMNS = LANES // 2  # of one register
 PAIR = 2 * 127  # times a weight: the largest sum of two of its products with a row's bytes
@@ -24,7 +24,7 @@ _BYTES, _WORDS, _INTS = ir.VectorType(_I8, 4 * COLUMNS), ir.VectorType(_I16, 2 *
 
 def sums_by_pairs(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
     """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
-    sum_half = _sum_bytes if form.is_eight_bits else _sum_words
+    sum_half = _sum_bytes if form.bits == 8 else _sum_words
     halves = [sum_half(b, form, b.add(weights, integer(side)), of, first) for side in (0, BYTES // 2)]
     both = ir.Constant(ir.VectorType(_I32, LANES), list(range(LANES)))
     return [b.shuffle_vector(low, high, both) for low, high in zip(*halves, strict=True)]
@@ -33,34 +33,23 @@ def sums_by_pairs(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[A
 def _sum_words(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
     most, pairs = LARGEST // (PAIR * (2**form.bits - 1)), 0
     ints, words = [_each(0)] * len(of), [_none()] * len(of)
-    for line in range(first, first + form.lines, form.lines_of_bytes):
-        for at_line, w in _lines(b, form, weights, line):
-            words = _add_products(b, words, w, of, at_line)
-            pairs += 1
-            if pairs == most:
-                ints, words, pairs = _add_joined(b, ints, words), [_none()] * len(of), 0
-        ints, words = _in_order(b, ints), _in_order(b, words)
+    for line, w in form.quads(b, weights, first, _INTS):
+        words = _add_products(b, words, w, of, line)
+        pairs += 1
+        if pairs == most:
+            ints, words, pairs = _add_joined(b, ints, words), [_none()] * len(of), 0
+        if line % 8:
+            ints, words = _in_order(b, ints), _in_order(b, words)
     return _add_joined(b, ints, words)
 
 
 def _sum_bytes(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
     ints, tops = [_each(0)] * len(of), [_none()] * len(of)
-    for line in range(first, first + form.lines, form.lines_of_bytes):
-        for at_line, w in _lines(b, form, weights, line):
-            low, top = b.and_(w, _each(0x7F7F7F7F)), b.and_(b.lshr(w, _each(7)), _each(0x01010101))
-            ints = _add_joined(b, ints, _add_products(b, [_none()] * len(of), low, of, at_line))
-            tops = _add_products(b, tops, top, of, at_line)
-        ints, tops = _in_order(b, ints), _in_order(b, tops)
+    for line, w in form.quads(b, weights, first, _INTS):
+        low, top = b.and_(w, _each(0x7F7F7F7F)), b.and_(b.lshr(w, _each(7)), _each(0x01010101))
+        ints = _in_order(b, _add_joined(b, ints, _add_products(b, [_none()] * len(of), low, of, line)))
+        tops = _in_order(b, _add_products(b, tops, top, of, line))
     return [b.add(low, b.shl(_join(b, top), _each(7))) for low, top in zip(ints, tops, strict=True)]
-
-
-def _lines(b: ir.IRBuilder, form: IntegerFormat, weights: Any, line: int) -> list[tuple[int, Any]]:
-    """Return four lines' bytes of eight columns, or twice four of nibbles, and where in a row theirs are."""
-    raw = load_at(b, weights, line // form.lines_of_bytes * BYTES, _INTS)
-    if not form.is_nibbles:
-        return [(line, raw)]
-    mask = _each(0x0F0F0F0F)
-    return [(line, b.and_(raw, mask)), (line + 4, b.and_(b.lshr(raw, _each(4)), mask))]
 
 
 def _add_products(b: ir.IRBuilder, words: list[Any], w: Any, of: list[Any], line: int) -> list[Any]:
@@ -102,7 +91,3 @@ def _none() -> ir.Constant:
 
 def _each(value: int) -> ir.Constant:
     return ir.Constant(_INTS, [value] * COLUMNS)
-
-
-def load_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
-    return b.load(at(b, b.add(where, integer(offset)), kind), align=1)

@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
-from kernels.cpu.products.integer_pairs import declared, load_at, sums_by_pairs
+from kernels.cpu.products.integer_pairs import declared, sums_by_pairs
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.products.tile import by_height, integer, packed_product, repeat
 from kernels.cpu.simd import (
@@ -20,6 +20,7 @@ from kernels.cpu.simd import (
     address,
     at,
     index,
+    load_at,
     nothing,
     op,
     prefetch,
@@ -101,16 +102,9 @@ def _add_part(
 def _sums(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
     """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
     dot = _vnni if instructions() == "vnni" else _any
-    sums, lines = [ir.Constant(_INTS, [0] * LANES)] * len(of), form.lines_of_bytes
-    for line in range(first, first + form.lines, lines):
-        raw = load_at(b, weights, line // lines * BYTES, _INTS)
-        for half in range(lines // 4):
-            part = raw
-            if form.is_nibbles:
-                shifted = b.lshr(raw, ir.Constant(_INTS, [4] * LANES)) if half else raw
-                part = b.and_(shifted, ir.Constant(_INTS, [0x0F0F0F0F] * LANES))
-            for row, where in enumerate(of):
-                sums[row] = dot(b, sums[row], part, _spread_at(b, where, line + 4 * half, _I32))
+    sums = [ir.Constant(_INTS, [0] * LANES)] * len(of)
+    for line, w in form.quads(b, weights, first, _INTS):
+        sums = [dot(b, some, w, _spread_at(b, x, line, _I32)) for some, x in zip(sums, of, strict=True)]
     return sums
 
 

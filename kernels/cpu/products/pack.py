@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels.cpu.products.formats import FORMATS, Format
-from kernels.cpu.products.integer_formats import INTEGER_FORMATS
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS, QUAD
 from kernels.cpu.simd import LANES
 
 CACHE_LINE = 64
@@ -48,13 +48,16 @@ def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     at = 0
     for values in scales:
         at = _put(out, at, values)
-    if form.is_nibbles:
-        eights = q.reshape(*q.shape[:3], -1, 2, 4)
-        lines = eights[..., 0, :] | eights[..., 1, :] << 4  # four lines in the low halves, the next in the high ones
-    else:
-        lines = q.reshape(*q.shape[:3], -1, 4)
-    _put(out, at, lines.transpose(0, 2, 3, 1, 4))
+    quads = q.reshape(*q.shape[:3], form.parts, -1, QUAD)
+    planes = [_plane(quads >> low & (1 << bits) - 1, bits) for low, bits in form.planes]
+    _put(out, at, np.concatenate(planes, -2).transpose(0, 2, 3, 4, 1, 5))
     return out
+
+
+def _plane(quads: np.ndarray, bits: int) -> np.ndarray:
+    """Join numbers of so many bits: (..., 8, 4), each four lines one, -> (..., bits, 4) bytes, the first lowest."""
+    places = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    return np.bitwise_or.reduce(quads.reshape(*quads.shape[:-2], bits, -1, QUAD) << places, -2)
 
 
 def _blocks(raw: np.ndarray, groups: int, group_bytes: int) -> tuple[np.ndarray, np.ndarray]:

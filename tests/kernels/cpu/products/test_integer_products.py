@@ -206,15 +206,30 @@ def test_a_product_is_that_of_the_rounded_rows_and_close_to_the_float32_one(name
     assert 0.0 < np.sqrt(np.mean((found - exact) ** 2)) < 0.01 * exact.std()
 
 
+def unpacked(parts: np.ndarray, bits: int) -> np.ndarray:
+    """(3, parts, bytes) -> (3, 8 parts, 16, 4): each four lines of sixteen columns."""
+    found = np.zeros((*parts.shape[:2], 8, LANES, 4), np.uint8)
+    low, after = parts[..., : 256 if bits < 8 else 512], parts[..., 256:]
+    for four in range(8):
+        if bits == 8:
+            found[:, :, four] = low.reshape(*low.shape[:2], 8, LANES, 4)[:, :, four]
+            continue
+        found[:, :, four] = low.reshape(*low.shape[:2], 4, LANES, 4)[:, :, four // 2] >> four % 2 * 4 & 15
+        if bits == 5:
+            found[:, :, four] |= (after.reshape(*low.shape[:2], LANES, 4) >> four & 1) << 4
+        if bits == 6:
+            pairs = after.reshape(*low.shape[:2], 2, LANES, 4)[:, :, four // 4]
+            found[:, :, four] |= (pairs >> four % 4 * 2 & 3) << 4
+    return found.reshape(len(parts), -1, LANES, 4)
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_packed_weights_are_those_of_the_file(name):
     """Read from the layout, by a way that shares nothing with the kernels."""
     form, depth = INTEGER_FORMATS[name], depth_of(name)
     stored = raw(name, 48, depth, np.random.default_rng(4))
     packed = pack_integer(name, stored, depth)
-    lines = packed[..., form.header_bytes :].reshape(3, -1, LANES, 4)
-    if form.is_nibbles:
-        lines = np.stack([lines & 15, lines >> 4], 2).reshape(3, -1, LANES, 4)
+    lines = unpacked(packed[..., form.header_bytes :].reshape(3, -1, form.part_bytes), form.bits)
     q = lines.transpose(0, 2, 1, 3).reshape(48, depth).astype(np.float32) - form.offset
     is_k = form.parts > 1
     has_minimum = len(halves_at(name)) == 2
