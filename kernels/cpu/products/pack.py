@@ -56,8 +56,11 @@ def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
 
 def _plane(quads: np.ndarray, bits: int) -> np.ndarray:
     """Join numbers of so many bits: (..., 8, 4), each four lines one, -> (..., bits, 4) bytes, the first lowest."""
-    places = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    return np.bitwise_or.reduce(quads.reshape(*quads.shape[:-2], bits, -1, QUAD) << places, -2)
+    several = quads.reshape(*quads.shape[:-2], bits, -1, QUAD)
+    found = several[..., 0, :]
+    for i in range(1, 8 // bits):
+        found = found | several[..., i, :] << i * bits  # numpy's reduction over an inner axis takes many times as long
+    return found
 
 
 def _blocks(raw: np.ndarray, groups: int, group_bytes: int) -> tuple[np.ndarray, np.ndarray]:
