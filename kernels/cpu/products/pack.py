@@ -4,14 +4,18 @@ A weight (N, K) goes in, float32 or as a GGUF file's rows of blocks along K. Mis
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from kernels.cpu.products.formats import FORMATS, Format
-from kernels.cpu.products.integer_formats import INTEGER_FORMATS, QUAD
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.simd import LANES
 
+Packer = Callable[[np.ndarray, np.ndarray, Any], None]  # from blocks (NB, 16, groups, bytes) to groups, in a format
 CACHE_LINE = 64
+STRIP = 2**19  # weights that are packed at once, so that all that is made of them on the way stays in a cache
 SIX_D = 104  # which f16 of a block of Q6_K is d: the last
 
 
@@ -34,40 +38,44 @@ def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     form = FORMATS[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
-    blocks, out = _blocks(raw, depth // form.depth, form.group_bytes)
-    _PACKERS[name](blocks, out, form)
-    return out
+    return _packed(raw, depth, form, _PACKERS[name])
 
 
 def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
     form = INTEGER_FORMATS[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
-    blocks, out = _blocks(raw, depth // form.depth, form.group_bytes)
-    scales, q = _UNPACKERS[name](blocks)
-    at = 0
-    for values in scales:
-        at = _put(out, at, values)
-    quads = q.reshape(*q.shape[:3], form.parts, -1, QUAD)
-    planes = [_plane(quads >> low & (1 << bits) - 1, bits) for low, bits in form.planes]
-    _put(out, at, np.concatenate(planes, -2).transpose(0, 2, 3, 4, 1, 5))
+    return _packed(raw, depth, form, partial(_pack_integers, name))
+
+
+def _packed(raw: np.ndarray, depth: int, form: Any, pack: Packer) -> np.ndarray:
+    columns = len(raw)
+    whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
+    blocks = whole.reshape(len(whole) // LANES, LANES, depth // form.depth, -1)
+    out = aligned_empty((len(blocks), depth // form.depth, form.group_bytes), np.uint8)
+    strip = max(1, STRIP // (LANES * depth))
+    for first in range(0, len(out), strip):
+        pack(blocks[first : first + strip], out[first : first + strip], form)
     return out
 
 
+def _pack_integers(name: str, blocks: np.ndarray, out: np.ndarray, form: IntegerFormat) -> None:
+    at = 0
+    scales, q = _UNPACKERS[name](blocks)
+    for values in scales:
+        at = _put(out, at, values)
+    quads = np.ascontiguousarray(q).view(np.uint32).reshape(*q.shape[:3], form.parts, -1)  # four lines a number
+    planes = [_plane(quads >> low & ((1 << bits) - 1) * 0x01010101, bits) for low, bits in form.planes]
+    _put(out, at, np.concatenate(planes, -1).transpose(0, 2, 3, 4, 1))
+
+
 def _plane(quads: np.ndarray, bits: int) -> np.ndarray:
-    """Join numbers of so many bits: (..., 8, 4), each four lines one, -> (..., bits, 4) bytes, the first lowest."""
-    several = quads.reshape(*quads.shape[:-2], bits, -1, QUAD)
-    found = several[..., 0, :]
+    """Join bytes of so many bits: (..., 8) uint32, four bytes each, -> (..., bits) uint32, the first lowest."""
+    several = quads.reshape(*quads.shape[:-1], bits, -1)
+    found = several[..., 0]
     for i in range(1, 8 // bits):
-        found = found | several[..., i, :] << i * bits  # numpy's reduction over an inner axis takes many times as long
+        found = found | several[..., i] << i * bits  # numpy's reduction over an inner axis takes many times as long
     return found
-
-
-def _blocks(raw: np.ndarray, groups: int, group_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    columns = len(raw)
-    whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
-    blocks = whole.reshape(len(whole) // LANES, LANES, groups, -1)
-    return blocks, aligned_empty((len(blocks), groups, group_bytes), np.uint8)
 
 
 def _pack_halves(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
@@ -125,7 +133,7 @@ def _pack_six(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
         _put(out, at + LANES, q[..., form.lines * part : form.lines * (part + 1)].transpose(0, 2, 3, 1))
 
 
-_PACKERS: dict[str, Callable[[np.ndarray, np.ndarray, Format], None]] = {
+_PACKERS: dict[str, Packer] = {
     "BF16": _pack_halves,
     "F16": _pack_halves,
     "Q8_0": _pack_bytes,
