@@ -51,8 +51,8 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
 
     `s`: the first step, for the last row of each sequence; `c.step.positions`: those of the next ones.
     """
-    decode(m, s, r, 0, m.num_layers, thread)
-    done = 0
+    layer, done = int(np.int64(0)), 0  # a literal would be another type, for which `decode` is compiled once more
+    decode(m, s, r, layer, m.num_layers, thread)
     while True:
         for i in range(thread, len(c.survival), r.threads):
             guess(m, r, c, done, i)
@@ -81,7 +81,7 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
             n.wanted,
             n.added,
         )
-        decode(m, following, r, 0, m.num_layers, thread)
+        decode(m, following, r, layer, m.num_layers, thread)
 
 
 @kernel

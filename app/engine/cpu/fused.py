@@ -130,9 +130,10 @@ class FusedForward:
     def _take(self, spec: ModelSpec, weights: Weights) -> Model:
         layers = [self._layer(spec, weights, i) for i in range(spec.num_layers)]
         cos, sin = spec.turns()
-        head_size = shape_of(weights[HEAD])[0]
-        head_kernel, head, head_rounds = self._linear(weights[HEAD], head_size, spec.hidden)
-        embedding_kernel, embedding = self._embedding(spec, weights, 0 if head_rounds else head)
+        of_head = weights[HEAD]  # once: it may be rounded when it is read
+        head_size = shape_of(of_head)[0]
+        head_kernel, head, head_rounds = self._linear(of_head, head_size, spec.hidden)
+        embedding_kernel, embedding = self._embedding(spec, weights[EMBEDDING], of_head, 0 if head_rounds else head)
         rounds = head_rounds + sum(layer[slot + 2] for layer in layers for slot in shapes.WEIGHTS)
         if self._rounds and not rounds:
             raise NoIntegerProducts(
@@ -195,15 +196,14 @@ class FusedForward:
             slots[slot : slot + 3] = self._linear(weight, columns, depth)
         return slots
 
-    def _embedding(self, spec: ModelSpec, weights: Weights, head: int) -> tuple[int, int]:
+    def _embedding(self, spec: ModelSpec, weight: Weight, of_head: Weight, head: int) -> tuple[int, int]:
         """Return the addresses of kernel and packed embedding. `head`: the packed head's, shared if equal, or 0.
 
         Raises ValueError for another shape.
         """
-        weight = weights[EMBEDDING]
         if shape_of(weight) != (spec.vocab_size, spec.hidden):
             raise ValueError(f"the embedding has shape {shape_of(weight)}, expected {(spec.vocab_size, spec.hidden)}")
-        if head and _is_same(weight, weights[HEAD]):
+        if head and _is_same(weight, of_head):
             return ROW[_kind(weight)].address, head
         kind, packed = packed_once(weight)
         return ROW[kind].address, self._hold(packed)

@@ -14,20 +14,7 @@ from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
 from kernels.cpu.products.integer_pairs import declared, sums_by_pairs
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
 from kernels.cpu.products.tile import by_height, integer, packed_product, repeat
-from kernels.cpu.simd import (
-    BYTES,
-    LANES,
-    address,
-    at,
-    index,
-    load_at,
-    nothing,
-    op,
-    prefetch,
-    processor_has,
-    read,
-    spread,
-)
+from kernels.cpu.simd import BYTES, LANES, address, at, index, load_at, nothing, op, prefetch, processor_has, spread
 
 ROWS = {"vnni": 8, "avx2": 4, "any": 4}  # of the largest tile: with 32 registers eight sums fit twice
 AHEAD = 3072  # bytes that memory is asked for before they are needed
@@ -52,7 +39,7 @@ def _tiles(form: IntegerFormat) -> Any:
         def tile(height: int) -> None:
             xs = [b.add(x, b.mul(ldx, integer(row))) for row in range(height)]
             outs = [b.add(out, b.mul(ldo, integer(row))) for row in range(height)]
-            sums = _add_groups(b, form, w, groups, xs, [read(b, where) for where in outs])
+            sums = _add_groups(b, form, w, groups, xs, [load_at(b, where, 0, _FLOATS) for where in outs])
             for where, value in zip(outs, sums, strict=True):
                 b.store(value, at(b, where, _FLOATS), align=4)
 

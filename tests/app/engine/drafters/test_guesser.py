@@ -12,6 +12,7 @@ from app.engine.drafters.loader import load_guesser
 from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
 from app.request import Sampling
+from kernels.cpu.decoder import decode
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
@@ -32,6 +33,12 @@ def guess(guesser: ModelGuesser, sampling: Sampling):
 def logits_of(model, ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         return model(torch.tensor([ids])).logits[0, -1]
+
+
+def test_a_chain_calls_the_forward_that_is_compiled_already():
+    """Other types of arguments would have it compiled twice at a first start, for twenty seconds."""
+    guess(ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY), Sampling())
+    assert len(vars(decode)["overloads"]) == 1
 
 
 def test_a_greedy_guess_is_the_two_likeliest_tokens():

@@ -22,8 +22,8 @@ from app.engine.profile.profiler import check_exactness
 from app.engine.weights.blocks import Blocks, dense
 from app.engine.weights.gguf import describe
 from app.engine.weights.gguf_file import types
-from app.engine.weights.gguf_header import opened
-from app.engine.weights.hf_reader import read
+from app.engine.weights.gguf_header import opened, whole_reader
+from app.engine.weights.hf_reader import build_in_turn, read
 from app.engine.weights.resolve import GGUF, check_folder, resolve
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
@@ -232,6 +232,28 @@ def test_lists_are_left_unread_and_tensors_found_where_the_library_finds_them(tm
         (t.name, t.data_offset, t.tensor_type) for t in theirs.tensors
     ]
     assert not ours.fields["tokenizer.ggml.tokens"].parts[4:] and theirs.fields["tokenizer.ggml.tokens"].parts[4:]
+
+
+def test_lists_that_are_read_whole_have_the_elements_that_the_library_reads(tmp_path: Path) -> None:
+    file = tmp_path / GGUF
+    write(fakes.tiny(), file, MIXED)
+    ours, theirs = whole_reader(file).fields, gguf.GGUFReader(file).fields
+    assert list(ours) == list(theirs)
+    for name, field in theirs.items():
+        assert ours[name].types == field.types
+        values = [[list(one.parts[i]) for i in one.data] for one in (ours[name], field)]
+        assert values[0] == values[1], name
+
+
+def test_modules_that_read_in_turn_say_the_same_and_hold_nothing(family: str, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write(fakes.tiny(family), file, MIXED)
+    folder = described(file, tmp_path / "folder")
+    ids = torch.tensor([list(range(3, 33))])
+    model = build_in_turn(folder, Stored(folder)).eval()
+    with torch.inference_mode():
+        assert torch.equal(model(ids).logits, read(folder).eval()(ids).logits)
+    assert all(weight.device.type == "meta" for weight in model.parameters())
 
 
 def last_row(forward: FusedForward, ids: list[int]) -> torch.Tensor:
