@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def fuse_in_turn(
-    model: PreTrainedModel, wanted: WeightsAs, weights: Weights, file: Path | None, activations: Activations
+    model: PreTrainedModel, weights: Weights, file: Path | None, activations: Activations
 ) -> FusedForward | None:
     """Return the fused forward if it gives the logits of modules that read `weights` in turn, else None."""
     STARTING.info("comparing with its modules")
     hooked = HookedForward(model.eval().requires_grad_(False))
     try:
-        return _fuse(hooked, weights, wanted, file, activations)
+        return _fuse(hooked, weights, file, activations)
     except NotFusable:
         return None
 
@@ -59,7 +59,7 @@ def choose_forward(
     round_weights(model, wanted)
     hooked = HookedForward(model)
     try:
-        return _fuse(hooked, given, wanted, file if is_readable else None, activations)
+        return _fuse(hooked, weights_as(given, wanted), file if is_readable else None, activations)
     except NotFusable as reason:
         if activations == "int8":
             raise NoIntegerProducts(f"PACELINE_ACTIVATIONS=int8 needs the compiled forward: {reason}") from reason
@@ -68,15 +68,13 @@ def choose_forward(
     return hooked
 
 
-def _fuse(
-    hooked: HookedForward, weights: Weights, wanted: WeightsAs, file: Path | None, activations: Activations
-) -> FusedForward:
+def _fuse(hooked: HookedForward, weights: Weights, file: Path | None, activations: Activations) -> FusedForward:
     check_llama_shape(hooked.model)
-    if hooked.model.device.type == "cuda":
+    if hooked.model.device.type not in ("cpu", "meta"):  # the latter: its modules read their weights in turn
         raise NotFusable("the model is not on the CPU")
     expected = trial(hooked, passes=1)  # also shows how each layer attends
     spec = model_spec_of(hooked)
-    fused = FusedForward(spec, weights_as(weights, wanted), activations)
+    fused = FusedForward(spec, weights, activations)
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE[activations]:
         raise NotFusable(f"the compiled forward's logits are {off:.1e} standard deviations off")

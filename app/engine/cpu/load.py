@@ -48,8 +48,8 @@ def load(
     from app.engine.weights.hf_reader import build_in_turn
 
     if found.in_turn is not None:
-        modules = build_in_turn(found.in_turn, weights_as(weights, wanted))
-        if (fused := fuse_in_turn(modules, wanted, weights, file, activations)) is not None:
+        modules = build_in_turn(found.in_turn, weights, wanted)
+        if (fused := fuse_in_turn(modules, weights_as(weights, wanted), file, activations)) is not None:
             return fused
     return choose_forward(found.modules(), wanted, weights, file, activations)
 

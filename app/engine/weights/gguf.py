@@ -12,7 +12,7 @@ import gguf
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from app.engine.weights.gguf_header import DIGIT_BY_DIGIT, check_supported, field, opened, splitting_rule, whole_reader
+from app.engine.weights.gguf_header import DIGIT_BY_DIGIT, WholeReader, check_supported, field, opened, splitting_rule
 from app.engine.weights.rope_scaling import rope_parameters
 from app.errors import ModelRefused
 
@@ -23,7 +23,7 @@ def describe(file: Path, folder: Path) -> None:
     """Write config.json, generation_config.json and the tokenizer's files. Raises ModelRefused."""
     check_supported(file)
     reader = opened(file)
-    vars(gguf)["GGUFReader"] = lru_cache(whole_reader)  # transformers would read the file twice, ten seconds each
+    vars(gguf)["GGUFReader"] = lru_cache(WholeReader)  # transformers would read the file twice, ten seconds each
     architecture = str(field(reader, file, "general.architecture"))
     config: Any = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     # transformers' reader drops the heads' size and how positions are scaled.

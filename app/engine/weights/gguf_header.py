@@ -67,11 +67,6 @@ def tokens(file: Path) -> list[str]:
     return [word.decode(errors="replace") for word in _strings(found.parts[-1])]
 
 
-def whole_reader(file: Path) -> gguf.GGUFReader:
-    """Open a file as the library does, with its lists read: in a second, where the library takes ten."""
-    return _WholeReader(file)
-
-
 def opened(file: Path) -> Any:
     """Open the file once a process. Raises ModelRefused for an invalid or truncated one."""
     try:
@@ -128,10 +123,12 @@ class _Reader(gguf.GGUFReader):
         super()._build_tensors(start_offs, fields)
 
 
-class _WholeReader(_Reader):
+class WholeReader(_Reader):
+    """Read lists, too: in a second, where the library takes ten."""
+
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         size, parts, found, types = super()._get_field_parts(orig_offs, raw_type)
-        if len(types) == 1:
+        if raw_type != gguf.GGUFValueType.ARRAY or len(parts) > 1:  # the library has read it
             return size, parts, found, types
         number = self.gguf_scalar_to_np.get(types[1])
         elements = list(_strings(parts[0]) if number is None else parts[0][ARRAY_HEAD.size :].view(number)[:, None])

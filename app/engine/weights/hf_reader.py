@@ -10,7 +10,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from app.config import WeightsAs
 from app.engine.weights.blocks import EMBEDDING, HEAD, Weights, dense, shape_of
+from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
 
@@ -53,12 +55,12 @@ def build(folder: Path, weights: Mapping[str, torch.Tensor]) -> PreTrainedModel:
     return model
 
 
-def build_in_turn(folder: Path, weights: Weights) -> PreTrainedModel:
+def build_in_turn(folder: Path, weights: Weights, wanted: WeightsAs = "stored") -> PreTrainedModel:
     """Build the same, each of whose modules has its weights, as float32, only while it runs. Raises ModelRefused."""
-    model = _without_weights(folder, weights)
+    model, given = _without_weights(folder, weights), weights_as(weights, wanted)
     for name, module in model.named_modules():
         if any(True for _ in module.parameters(recurse=False)):
-            module.register_forward_pre_hook(partial(_fill, weights, name))
+            module.register_forward_pre_hook(partial(_fill, given, name))
             module.register_forward_hook(_empty)
     return model
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.simd import LANES, at, constant, fused, read_half
+from kernels.cpu.simd import LANES, constant, fused, load_at, read_half
 
 PIECE = 8  # lines that a tile's innermost loop goes over
 HALF_BYTES = 2 * LANES  # of sixteen f16
@@ -168,7 +168,7 @@ def ints(value: int) -> ir.Constant:
 
 
 def vector(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
-    return b.load(at(b, b.add(where, ir.Constant(_I64, offset)), ir.VectorType(kind, LANES)), align=1)
+    return load_at(b, where, offset, ir.VectorType(kind, LANES))
 
 
 def halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:

@@ -38,9 +38,11 @@ def _sum_words(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any]
         pairs += 1
         if pairs == most:
             ints, words, pairs = _add_joined(b, ints, words), [_none()] * len(of), 0
-        if line % 8:
-            ints, words = _in_order(b, ints), _in_order(b, words)
-    return _add_joined(b, ints, words)
+        if line % 8 and pairs:
+            words = _in_order(b, words)
+        elif line % 8:
+            ints = _in_order(b, ints)
+    return _add_joined(b, ints, words) if pairs else ints
 
 
 def _sum_bytes(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:

@@ -22,7 +22,7 @@ from app.engine.profile.profiler import check_exactness
 from app.engine.weights.blocks import Blocks, dense
 from app.engine.weights.gguf import describe
 from app.engine.weights.gguf_file import types
-from app.engine.weights.gguf_header import opened, whole_reader
+from app.engine.weights.gguf_header import WholeReader, opened
 from app.engine.weights.hf_reader import build_in_turn, read
 from app.engine.weights.resolve import GGUF, check_folder, resolve
 from app.engine.weights.tensors import Stored
@@ -237,7 +237,7 @@ def test_lists_are_left_unread_and_tensors_found_where_the_library_finds_them(tm
 def test_lists_that_are_read_whole_have_the_elements_that_the_library_reads(tmp_path: Path) -> None:
     file = tmp_path / GGUF
     write(fakes.tiny(), file, MIXED)
-    ours, theirs = whole_reader(file).fields, gguf.GGUFReader(file).fields
+    ours, theirs = WholeReader(file).fields, gguf.GGUFReader(file).fields
     assert list(ours) == list(theirs)
     for name, field in theirs.items():
         assert ours[name].types == field.types
