@@ -255,6 +255,13 @@ def test_works_by_keyboard_alone(page: Browser, verifier: ScriptedVerifier) -> N
     assert page.text("#output") == TEXT
 
 
+def test_the_text_is_whole_once_the_status_says_finished(page: Browser, verifier: ScriptedVerifier) -> None:
+    page.run("window.requestAnimationFrame = () => 0")  # as where the page is not in sight
+    page.click("#send")
+    finished(page)
+    assert page.text("#output") == TEXT
+
+
 def test_a_broken_connection_is_taken_up_again(page: Browser, verifier: ScriptedVerifier) -> None:
     # cut the first stream off after two chunks, as a restarting server or proxy would; then be full
     page.run(

@@ -44,6 +44,11 @@ export function add(event) {
   }
 }
 
+/* Draw at once what the next frame would draw. */
+export function flush() {
+  if (due) draw();
+}
+
 function redraw() {
   host.classList.toggle("formatted", view === "formatted");
   host.classList.toggle("guesses", view === "guesses");

@@ -157,6 +157,7 @@ function broken() {
 
 function showEnd() {
   const { result } = run;
+  answer.flush();
   say(ending(result));
   if (result.status === "failed") fail(new Error(result.error || "The request failed."));
 }
