@@ -84,7 +84,8 @@ def make_arms(
 ) -> dict[str, Arm]:
     """Load all arms and warm them up."""
     sampled = {"temperature": temperature, "top_p": top_p, "seed": SEED} if temperature else {}
-    arms = {} if sampled else {"transformers": transformers_arm(settings, max_tokens)}
+    differs = sampled or settings.activations == "int8"  # transformers samples otherwise, and rounds no activations
+    arms = {} if differs else {"transformers": transformers_arm(settings, max_tokens)}
     arms["local_on"], arms["local_off"] = local_arms(settings, max_tokens, **sampled)
     if url:
         arms["server_on"], arms["server_off"] = server_arms(url, max_tokens, **sampled)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
 
 from celery.worker import state as worker_state
 from pydantic import ValidationError
@@ -34,6 +35,7 @@ from workers.service import RoleService
 
 log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
+LOOKS = 2  # at the step costs: other processes may still start during the first
 IDLE_S = 1.0  # after the last request: shorter than `consume_mailbox` lingers
 Measure = Callable[[Callable[[], bool]], bool]  # steps, while its argument is true; returns whether it is done
 
@@ -123,7 +125,8 @@ class VerifierLoop(HeartbeatTask):
         self._has_busy_neighbour = False  # a verifier on the same cores
         self._reconciled_s = 0.0
         self._measure = measure
-        self._worked_s: float | None = None  # the last time, monotonic
+        self._looks = LOOKS if measure is not None else 0  # left
+        self._worked_s = -inf  # the last time, monotonic
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
     def handle(self, messages: list[ToVerifier]) -> float | None:
@@ -152,23 +155,24 @@ class VerifierLoop(HeartbeatTask):
         self._verifier.follow(pool, nodes.policy())
         # Work must not depend on one message (design D10): the doorbell, or the mail with a new sequence, may have been
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
-        if not self._heartbeat.attends(self._mailbox) and self._deployment.requests.owned(self._verifier.owner):
+        if self._heartbeat.attends(self._mailbox):
+            return
+        is_first_look_due = self._looks == LOOKS and pool.models  # else drafters may still start
+        if is_first_look_due or self._deployment.requests.owned(self._verifier.owner):
             self._deployment.post(self._mailbox, [ToVerifier()])
 
     def _measure_if_idle(self) -> None:
-        """Look at the step costs once, when the first requests are over; a new one interrupts it."""
+        """Look at the step costs, LOOKS times; a request interrupts it."""
         now_s = time.monotonic()
         if self._verifier.sequences:
             self._worked_s = now_s
-        elif self._measure is not None and self._worked_s is not None and now_s - self._worked_s >= IDLE_S:
-            if self._measure(self._is_left_alone):
-                self._measure = None
+        elif self._measure is not None and self._looks and now_s - self._worked_s >= IDLE_S:
+            self._looks -= self._measure(self._is_left_alone)
             self._worked_s = time.monotonic()
 
     def _audit(self) -> float:
         """Run a step of an audit, unless requests run or ran here; return the seconds it can wait."""
-        is_new = self._worked_s is not None and time.monotonic() - self._worked_s < IDLE_S
-        if is_new or self._has_busy_neighbour:
+        if time.monotonic() - self._worked_s < IDLE_S or self._has_busy_neighbour:
             return IDLE_S
         self._heartbeat.mark_idle()
         self._auditor.step()

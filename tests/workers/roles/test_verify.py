@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import inf
 
 import pytest
 import redis
@@ -133,6 +134,41 @@ def test_sequences_of_an_unattended_mailbox_are_rung_for(
     assert lone_deployment.mailboxes.waiting(BOX) == 1
 
 
+def test_step_costs_are_looked_at_before_the_first_request_once_drafters_are_up(
+    lone_deployment: Deployment, local: LocalPipeline, give: Callable[..., str], redis_client: redis.Redis
+) -> None:
+    heartbeat, looks = Heartbeat(lone_deployment, "verify", "v", owner=OWNER), list[bool]()
+    heartbeat.begin()
+
+    def look(goes_on: Callable[[], bool]) -> bool:
+        looks.append(goes_on())
+        return looks[-1]
+
+    loop = VerifierLoop(lone_deployment, local.verifier, local.fuser, heartbeat, BOX, look)
+    loop.beat()
+    assert not lone_deployment.mailboxes.waiting(BOX), "no drafter is up yet"
+    info = {"drafters": ["d"], "tokenizer": lone_deployment.tokenizer.sha256}
+    lone_deployment.nodes.beat("draft", "d", "another", progress_s=1.0, info=info)
+    loop.beat()
+    assert lone_deployment.mailboxes.waiting(BOX) == 1
+    loop.handle([])
+    assert looks == [False], "mail interrupts it"
+    redis_client.delete(Keys(lone_deployment.settings.namespace).mail(BOX))
+    lone_deployment.nodes.retire("draft", "d", "another")  # it would not answer
+    loop.beat()
+    give("r")
+    _run(loop, lambda: _has_ended(lone_deployment, "r"))
+    loop.handle([])
+    assert len(looks) == 1, "more requests may come at once"
+    for _ in range(verify.LOOKS + 1):
+        loop._worked_s = -inf
+        loop.handle([])
+    assert looks == [False, *[True] * verify.LOOKS]
+    loop.beat()
+    assert not lone_deployment.mailboxes.waiting(BOX)
+    heartbeat.end()
+
+
 def test_tasks_hear_of_their_requests_ends(
     lone_deployment: Deployment, local: LocalPipeline, loop: VerifierLoop, give: Callable[..., str]
 ) -> None:
@@ -154,7 +190,7 @@ def test_audits_wait_for_requests_and_give_way_to_them(
     assert 0 < (loop.handle([ToVerifier(audit=(first,))]) or 0) < LINGER_S and not counted(), (
         "more requests may come at once"
     )
-    loop._worked_s = None
+    loop._worked_s = -inf
     beat = partial(lone_deployment.nodes.beat, "verify", "neighbour", "another", progress_s=1.0)
     for sequences in (3, 0):
         beat(info={"host": lone_deployment.machine, "sequences": sequences})
@@ -166,7 +202,7 @@ def test_audits_wait_for_requests_and_give_way_to_them(
     assert [*local.verifier.sequences] == [second]
     assert RUNNER.pool.num_pages - RUNNER.pool.num_free == 1, "the request's own page"
     _run(loop, lambda: _has_ended(lone_deployment, second) and not local.verifier.sequences)
-    loop._worked_s = None
+    loop._worked_s = -inf
     _run(loop, lambda: loop.handle([]) is None)
     assert counted() == {field(AUDITS, ("same",)): [1.0]}
 
