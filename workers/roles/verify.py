@@ -126,6 +126,7 @@ class VerifierLoop(HeartbeatTask):
         self._reconciled_s = 0.0
         self._measure = measure
         self._looks = LOOKS if measure is not None else 0  # left
+        self._idle_s = IDLE_S
         self._worked_s = -inf  # the last time, monotonic
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
@@ -162,12 +163,17 @@ class VerifierLoop(HeartbeatTask):
             self._deployment.post(self._mailbox, [ToVerifier()])
 
     def _measure_if_idle(self) -> None:
-        """Look at the step costs, LOOKS times; a request interrupts it."""
+        """Look at the step costs, LOOKS times. A request interrupts it: what runs in between may need these cores, so
+        the next look comes later.
+        """
         now_s = time.monotonic()
         if self._verifier.sequences:
             self._worked_s = now_s
-        elif self._measure is not None and self._looks and now_s - self._worked_s >= IDLE_S:
-            self._looks -= self._measure(self._is_left_alone)
+        elif self._measure is not None and self._looks and now_s - self._worked_s >= self._idle_s:
+            if self._measure(self._is_left_alone):
+                self._looks -= 1
+            else:
+                self._idle_s *= 2.0
             self._worked_s = time.monotonic()
 
     def _audit(self) -> float:
