@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
+from typing import Any
 
 from app.assembly.local import Models, build_local
 from app.config import Settings
@@ -12,13 +13,13 @@ States = list[dict[int, bytes | None]]  # [text][i]: the target's last one when 
 
 
 def generated(
-    settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], max_tokens: int
+    settings: Settings, models: Models, prompts: Mapping[str, Listed[str]], **fields: Any
 ) -> tuple[list[Text], States]:
-    """Generate a text for each prompt, by domain."""
+    """Generate a text for each prompt, by domain; `fields`: others of the requests."""
     pipeline = build_local(settings, models)
     asked = [(domain, prompt) for domain, of_domain in prompts.items() for prompt in of_domain]
     off = SpeculationBounds(enabled=False)
-    requests = [GenerateRequest(prompt=prompt, max_tokens=max_tokens, speculation=off) for _, prompt in asked]
+    requests = [GenerateRequest(prompt=prompt, speculation=off, **fields) for _, prompt in asked]
     records = [pipeline.submit(request, settings) for request in requests]
     states: dict[str, dict[int, bytes | None]] = {record.id: {} for record in records}
     while running := pipeline.verifier.sequences.all():

@@ -75,7 +75,7 @@ def record(
     times: Log | None = None,
 ) -> Log:
     """Record, with the times of an older recording if there is one. Raises ValueError if that has other texts."""
-    texts, states = generated(settings, models, prompts, max_tokens)
+    texts, states = generated(settings, models, prompts, max_tokens=max_tokens)
     if times is not None:
         check_alike(texts, models.guessers, times)
     drafters = {name: _drafter(name, guesser, texts, states) for name, guesser in models.guessers.items()}

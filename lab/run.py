@@ -103,6 +103,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three.add_argument(
         "--remember", action="store_true", help="where it cannot keep that pace: it generates each text once, before"
     )
+    three.add_argument("--temperature", type=float, default=0.0, help="of all requests, with the same noise each time")
     three.add_argument("--mbit", type=float, default=100.0, help="a cable's rate, Mbit/s")
     three.add_argument("--logs", type=Path, help="keep the processes' logs in this folder")
     args = parser.parse_args(argv)
@@ -144,6 +145,7 @@ def in_deployment(args: argparse.Namespace) -> Figures:
     settings = Settings.from_env()
     ways = chosen(args.ways, map(name_of, settings.drafters))
     place = place_on(settings, args)
+    fields = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
     if (core := place.cores[1]) is not None:
         os.sched_setaffinity(0, {core})  # where clients are, too: the verifier has its core to itself
     with tempfile.TemporaryDirectory() as folder:
@@ -151,11 +153,11 @@ def in_deployment(args: argparse.Namespace) -> Figures:
         logs.mkdir(parents=True, exist_ok=True)
         if args.remember:
             prompts = {domain: own[: args.prompts + args.warm_up] for domain, own in args.texts.items()}
-            texts = remembered.generated(settings, prompts, args.max_tokens, args.paced.read_text())
+            texts = remembered.generated(settings, prompts, args.paced.read_text(), **fields)
             file = logs / "texts.json"
             file.write_bytes(remembered.TEXTS.dump_json(texts))
             place = replace(place, texts=file)
-        with deployment.opened(ways, settings, place, logs, args.max_tokens) as (runners, hop_ms):
+        with deployment.opened(ways, settings, place, logs, fields) as (runners, hop_ms):
             nodes = [[name_of(drafter) for drafter in node] for node in place.nodes]
             found = {"nodes": nodes, "hop_ms": round(hop_ms, 4)}
             if args.paced:

@@ -79,7 +79,7 @@ class DeployedRunner:
 
     name: str
     deployment: Deployment
-    max_tokens: int
+    fields: dict[str, Any]  # of requests, beside the prompt
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     watched: dict[str, int] = field(default_factory=dict)  # process ids whose seconds are counted
     seconds: Counter[str] = field(default_factory=Counter)  # of cores, by process, in all blocks
@@ -138,7 +138,7 @@ class DeployedRunner:
         began_s = last_s = time.monotonic()
         while len(ended) < len(block.requests):
             while block.may_start(len(ids), len(running), time.monotonic() - began_s):
-                request = GenerateRequest(prompt=block.requests[len(ids)][1], max_tokens=self.max_tokens)
+                request = GenerateRequest(prompt=block.requests[len(ids)][1], **self.fields)
                 ids.append(self.deployment.submit(request).id)
                 running.add(ids[-1])
             for request_id in [*running]:
@@ -176,7 +176,7 @@ class DeployedRunner:
 
 @contextmanager
 def opened(
-    ways: Listed[Variant], settings: Settings, place: Place, folder: Path, max_tokens: int
+    ways: Listed[Variant], settings: Settings, place: Place, folder: Path, fields: dict[str, Any]
 ) -> Iterator[tuple[dict[str, DeployedRunner], float]]:
     """Yield a sleeping deployment for each way, and the measured milliseconds of a hop; logs go to `folder`.
 
@@ -201,7 +201,7 @@ def opened(
                     "draft_threads": 1,
                     "kv_bytes": settings.kv_bytes or KV_BYTES,
                 }
-                runner = DeployedRunner(way.name, Deployment.open(own[way.name].model_copy(update=changes)), max_tokens)
+                runner = DeployedRunner(way.name, Deployment.open(own[way.name].model_copy(update=changes)), fields)
                 stack.callback(runner.deployment.close)
                 _start_way(stack, runner, hub, hosts, place, folder, redis)
                 found[way.name] = runner

@@ -5,6 +5,7 @@ For a machine that cannot compute a stated device's steps in their time. A text 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -33,12 +34,15 @@ class Remembered(Text):
 TEXTS = TypeAdapter(tuple[Remembered, ...])
 
 
-def generated(settings: Settings, prompts: Prompts, max_tokens: int, costs: str) -> tuple[Remembered, ...]:
-    """Generate all texts by plain decoding; `costs`: step costs as JSON. Raises ModelRefused."""
+def generated(settings: Settings, prompts: Prompts, costs: str, **fields: Any) -> tuple[Remembered, ...]:
+    """Generate all texts by plain decoding; `costs`: step costs as JSON; `fields`: others of the requests.
+
+    Raises ModelRefused.
+    """
     folder = target_folder(settings)
     tokenizer = Tokenizer(folder)
     runner = target_runner(folder, settings, tokenizer.context_tokens)
-    texts, states = plain_texts.generated(settings, Models(runner, costs, {}, tokenizer), prompts, max_tokens)
+    texts, states = plain_texts.generated(settings, Models(runner, costs, {}, tokenizer), prompts, **fields)
     return tuple(
         Remembered(**dict(text), states=tuple((own.get(i + 1) or b"").hex() for i in range(len(text.tokens))))
         for text, own in zip(texts, states, strict=True)

@@ -31,10 +31,10 @@ def costs(step_s: float) -> str:
     return json.dumps({"points": [[1, step_s], [64, step_s]], "ratio": 1.0})
 
 
-def answered(settings: Settings, target: object, prompt: str) -> tuple[int, ...]:
+def answered(settings: Settings, target: object, prompt: str, **fields: float) -> tuple[int, ...]:
     tokenizer = Tokenizer(Path(settings.model))
     pipeline = build_local(settings, Models(target, costs(0.005), {}, tokenizer))  # type: ignore[arg-type]
-    record = pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=TOKENS), settings)
+    record = pipeline.submit(GenerateRequest(prompt=prompt, max_tokens=TOKENS, **fields), settings)  # type: ignore[arg-type]
     return tuple(token for event in pipeline.events(record) for token in event.tokens)
 
 
@@ -49,12 +49,15 @@ def test_a_step_takes_the_stated_time_and_a_longer_one_is_counted(settings: Sett
     assert late.figures["late"] == late.figures["steps"] > 0
 
 
-def test_a_remembered_text_is_the_targets_own_with_drafts_and_without(settings: Settings) -> None:
-    texts = generated(settings, PROMPTS, TOKENS, costs(0.005))
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 7}])
+def test_a_remembered_text_is_the_targets_own_with_drafts_and_without(
+    settings: Settings, sampling: dict[str, float]
+) -> None:
+    texts = generated(settings, PROMPTS, costs(0.005), max_tokens=TOKENS, **sampling)
     target = RememberedTarget(texts)
     runner = target_runner(Path(settings.model), settings, 8192)
     for prompt in ("three", "one"):
-        assert answered(settings, target, prompt) == answered(settings, runner, prompt)
+        assert answered(settings, target, prompt, **sampling) == answered(settings, runner, prompt, **sampling)
     assert all(len(text.states) == TOKENS and text.states[0] for text in texts), "drafters read them"
 
 
