@@ -35,7 +35,6 @@ from workers.service import RoleService
 
 log = logging.getLogger(__name__)
 RECONCILE_EVERY_S = 1.0
-LOOKS = 2  # at the step costs: other processes may still start during the first
 IDLE_S = 1.0  # after the last request: shorter than `consume_mailbox` lingers
 Measure = Callable[[Callable[[], bool]], bool]  # steps, while its argument is true; returns whether it is done
 
@@ -125,7 +124,6 @@ class VerifierLoop(HeartbeatTask):
         self._has_busy_neighbour = False  # a verifier on the same cores
         self._reconciled_s = 0.0
         self._measure = measure
-        self._looks = LOOKS if measure is not None else 0  # left
         self._idle_s = IDLE_S
         self._worked_s = -inf  # the last time, monotonic
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
@@ -158,20 +156,20 @@ class VerifierLoop(HeartbeatTask):
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
         if self._heartbeat.attends(self._mailbox):
             return
-        is_first_look_due = self._looks == LOOKS and pool.models  # else drafters may still start
-        if is_first_look_due or self._deployment.requests.owned(self._verifier.owner):
+        is_look_due = self._measure is not None and pool.models  # else drafters may still start
+        if is_look_due or self._deployment.requests.owned(self._verifier.owner):
             self._deployment.post(self._mailbox, [ToVerifier()])
 
     def _measure_if_idle(self) -> None:
-        """Look at the step costs, LOOKS times. A request interrupts it: what runs in between may need these cores, so
-        the next look comes later.
+        """Look at the step costs once. A request interrupts it: what runs in between may need these cores, so the next
+        look comes later.
         """
         now_s = time.monotonic()
         if self._verifier.sequences:
             self._worked_s = now_s
-        elif self._measure is not None and self._looks and now_s - self._worked_s >= self._idle_s:
+        elif self._measure is not None and now_s - self._worked_s >= self._idle_s:
             if self._measure(self._is_left_alone):
-                self._looks -= 1
+                self._measure = None
             else:
                 self._idle_s *= 2.0
             self._worked_s = time.monotonic()

@@ -160,10 +160,10 @@ def test_step_costs_are_looked_at_before_the_first_request_once_drafters_are_up(
     _run(loop, lambda: _has_ended(lone_deployment, "r"))
     loop.handle([])
     assert len(looks) == 1, "more requests may come at once"
-    for _ in range(verify.LOOKS + 1):
+    for _ in range(2):
         loop._worked_s = -inf
         loop.handle([])
-    assert looks == [False, *[True] * verify.LOOKS]
+    assert looks == [False, True], "one is enough"
     loop.beat()
     assert not lone_deployment.mailboxes.waiting(BOX)
     heartbeat.end()
