@@ -20,6 +20,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from gguf.gguf_reader import GGUFReader  # the library's own: `gguf.GGUFReader` may be that for transformers
 
 Matrix = np.ndarray
 MODEL = "model.gguf"
@@ -54,7 +55,7 @@ def main() -> int:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
     args = parser.parse_args()
     sizes = {name: getattr(args, name) for name in SIZES}
-    reader = gguf.GGUFReader(args.source / MODEL)
+    reader = GGUFReader(args.source / MODEL)
     small = {one.name: gguf.dequantize(one.data, one.tensor_type).astype(np.float32) for one in reader.tensors}
     drafter, target = args.folder / "drafter", args.folder / "target"
     describe(args.source, drafter, {})
@@ -133,7 +134,7 @@ def noisy(small: dict[str, Matrix], noise: float) -> dict[str, Tensor]:
 
 def write(
     file: Path,
-    reader: gguf.GGUFReader,
+    reader: GGUFReader,
     tensors: dict[str, Tensor],
     sizes: dict[str, int],
     kind: gguf.LlamaFileType,

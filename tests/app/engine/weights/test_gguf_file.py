@@ -227,7 +227,7 @@ def test_a_tensor_that_claims_another_type_is_refused_by_name(sound: Path, tmp_p
 def test_lists_are_left_unread_and_tensors_found_where_the_library_finds_them(tmp_path: Path) -> None:
     file = tmp_path / GGUF
     write(fakes.tiny(), file, MIXED)
-    ours, theirs = opened(file), gguf.GGUFReader(file)
+    ours, theirs = opened(file), gguf.gguf_reader.GGUFReader(file)
     assert [(t.name, t.data_offset, t.tensor_type) for t in ours.tensors] == [
         (t.name, t.data_offset, t.tensor_type) for t in theirs.tensors
     ]
@@ -237,7 +237,7 @@ def test_lists_are_left_unread_and_tensors_found_where_the_library_finds_them(tm
 def test_lists_that_are_read_whole_have_the_elements_that_the_library_reads(tmp_path: Path) -> None:
     file = tmp_path / GGUF
     write(fakes.tiny(), file, MIXED)
-    ours, theirs = WholeReader(file).fields, gguf.GGUFReader(file).fields
+    ours, theirs = WholeReader(file).fields, gguf.gguf_reader.GGUFReader(file).fields
     assert list(ours) == list(theirs)
     for name, field in theirs.items():
         assert ours[name].types == field.types
