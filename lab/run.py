@@ -78,7 +78,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=1, help="prompts of each domain before, uncounted")
     parser.add_argument("--blocks", type=count, default=2, help="turns of each way")
     parser.add_argument("--max-tokens", type=count, default=64, help="tokens a request")
-    parser.add_argument("--seed", type=int, default=0, help="of the requests' order and times")
+    parser.add_argument("--seed", type=int, default=0, help="of the requests' order, times and noise")
     parser.add_argument("--vs", type=Path, help="result of the same requests to compare with")
     parser.add_argument("--out", type=Path, help="file to write")
     add_prompts_file(parser)
