@@ -40,10 +40,8 @@ class Browser:
     """Drive one window. Elements are named by CSS selectors."""
 
     def __init__(self, profile: Path) -> None:
-        self._driver = subprocess.Popen(
-            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self._url = f"http://127.0.0.1:{self._port()}"
+        self._driver, port = _start_driver()
+        self._url = f"http://127.0.0.1:{port}"
         options = {"binary": shutil.which("chromium"), "args": [*FLAGS, f"--user-data-dir={profile}"]}
         wanted = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
         self._url += f"/session/{self._call('POST', '/session', capabilities=wanted)['sessionId']}"
@@ -110,13 +108,6 @@ class Browser:
     def _find(self, selector: str) -> str:
         return str(self._call("POST", "/element", using="css selector", value=selector)[ELEMENT])
 
-    def _port(self) -> int:
-        assert self._driver.stdout is not None
-        for line in self._driver.stdout:
-            if found := re.search(r"started successfully on port (\d+)", line):
-                return int(found[1])
-        raise RuntimeError(f"chromedriver ended with {self._driver.wait()}")
-
     def _call(self, method: str, path: str, **body: Any) -> Any:
         request = urllib.request.Request(self._url + path, method=method)
         if method == "POST":
@@ -128,6 +119,25 @@ class Browser:
         except urllib.error.HTTPError as error:
             with error:
                 raise RuntimeError(json.load(error)["value"]["message"]) from error
+
+
+def _start_driver(tries: int = 5) -> tuple[subprocess.Popen[str], int]:
+    """Start chromedriver and return it with its port.
+
+    It binds one port in both families of addresses, and ends where its choice is free in only one: so it is tried anew.
+    """
+    said: list[str] = []
+    for _ in range(tries):
+        driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if found := re.search(r"started successfully on port (\d+)", line):
+                return driver, int(found[1])
+            said.append(line)
+        said.append(f"chromedriver ended with {driver.wait()}\n")
+    raise RuntimeError("".join(said))
 
 
 @contextmanager
