@@ -82,7 +82,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--vs", type=Path, help="result of the same requests to compare with")
     parser.add_argument("--out", type=Path, help="file to write")
     add_prompts_file(parser)
-    parser.add_argument("--hop-ms", type=float, default=0.5, help="one way (simulated, deployed)")
+    parser.add_argument("--hop-ms", type=float, help="one way (simulated, deployed; default: 0.5, with --paced 0)")
     two = parser.add_argument_group("simulated")
     two.add_argument("--log", type=Path, default=ROOT / "lab" / "data" / "four.json.gz", help="the recording")
     two.add_argument(
@@ -109,6 +109,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.remember and not args.paced:
         parser.error("--remember is for --paced")
+    if args.hop_ms is None:
+        args.hop_ms = 0.0 if args.paced else 0.5
     if args.hosts > MOST_HOSTS or min(args.hop_ms, args.warm_up) < 0 or min([args.mbit, *(args.rates or ())]) <= 0.0:
         parser.error(f"there are at most {MOST_HOSTS} hosts; a hop and the warm-up are at least 0, rates are more")
     return args
@@ -216,7 +218,7 @@ def place_on(settings: Settings, args: argparse.Namespace) -> Place:
         raise RuntimeError(f"{args.hosts} hosts of drafters, and PACELINE_DRAFTERS names {len(settings.drafters)}")
     nodes = tuple(settings.drafters[i :: args.hosts] for i in range(args.hosts))
     if args.paced:
-        return Place(nodes, paced=args.paced)
+        return Place(nodes, args.hop_ms, paced=args.paced)
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("it needs two cores: the verifier's and the drafters'")

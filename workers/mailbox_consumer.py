@@ -7,6 +7,8 @@ dropped and logged: mail is a hint (design D10).
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
 from typing import TypeVar
 
 from celery.worker import state as worker_state
@@ -14,6 +16,8 @@ from celery.worker import state as worker_state
 from app.errors import MessageError, StoreUnavailable
 from app.messages import Mail
 from app.metrics import QUEUE_WAIT
+from app.store.connect import SentRuns
+from app.store.mailbox import taken
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 
@@ -33,12 +37,13 @@ def consume_mailbox(
     mailbox: str,
     kind: type[M],
     handle: Handle[M],
-    has_mail: Callable[[], bool] = lambda: True,
+    has_mail: Callable[[], bool] | None = None,
 ) -> None:
     """Serve the mailbox until it is idle, for at most ATTEND_S; then ring again, so that Celery gets its turn.
 
     `handle` gets all waiting messages (perhaps none) and returns the seconds it can wait for more: 0 while it has work
-    left, None if it has none. Between two calls without a wait, mail is read if `has_mail` returns True.
+    left, None if it has none. Between two calls without a wait, mail is read if `has_mail` returns True; where that is
+    not known it is looked for during the calls, which may be shorter than the way to Redis and back.
     """
 
     def handle_items(items: list[str]) -> float | None:
@@ -62,33 +67,44 @@ def _serve(
     heartbeat: Heartbeat,
     mailbox: str,
     handle: Callable[[list[str]], float | None],
-    has_mail: Callable[[], bool],
+    has_mail: Callable[[], bool] | None,
 ) -> None:
     until_s = time.monotonic() + ATTEND_S
     wait_s: float | None = 0.0
     idle_since_s: float | None = None
-    seen_s = looked_s = time.monotonic()
-    while True:
-        items: list[str] = []
-        if wait_s != 0.0 or seen_s - looked_s >= LOOK_S or has_mail():
+    seen_s, looked_s = time.monotonic(), -inf
+    look: SentRuns | None = None  # under way
+    try:
+        while True:
+            items: list[str] = []
             patience_s = min(LINGER_S if wait_s is None else wait_s, LONGEST_WAIT_S)
-            items = deployment.mailboxes.take(mailbox, heartbeat.owner, MAX_ITEMS, patience_s)
-            looked_s = time.monotonic()
-        wait_s = handle(items)
-        now = time.monotonic()
-        # After so long a freeze or outage the lease may have expired; without it nothing may be taken.
-        if now - seen_s > deployment.settings.lease_s / 2 and not deployment.mailboxes.attend(mailbox, heartbeat.owner):
-            return
-        seen_s = now
-        if items or wait_s is not None:
-            idle_since_s = None
-        elif idle_since_s is None:
-            idle_since_s = now
-        if now >= until_s or worker_state.should_stop is not None:
-            return _hand_over(deployment, heartbeat, mailbox, has_work=wait_s is not None)
-        is_idle = idle_since_s is not None and now - idle_since_s >= LINGER_S
-        if is_idle and _try_leave(deployment, heartbeat, mailbox):
-            return
+            if look is not None or (patience_s == 0.0 and has_mail is None and looked_s > 0.0):
+                look = look or deployment.mailboxes.look(mailbox, heartbeat.owner, MAX_ITEMS, LOOK_S)
+                if look.is_ready(patience_s):
+                    items, look = taken(look), None
+            elif patience_s > 0.0 or seen_s - looked_s >= LOOK_S or (has_mail is not None and has_mail()):
+                items = deployment.mailboxes.take(mailbox, heartbeat.owner, MAX_ITEMS, patience_s)
+                looked_s = time.monotonic()
+            wait_s = handle(items)
+            now = time.monotonic()
+            # After so long a freeze or outage the lease may have expired; without it nothing may be taken.
+            lease_may_be_lost = now - seen_s > deployment.settings.lease_s / 2
+            if lease_may_be_lost and not deployment.mailboxes.attend(mailbox, heartbeat.owner):
+                return
+            seen_s = now
+            if items or wait_s is not None or look is not None:
+                idle_since_s = None
+            elif idle_since_s is None:
+                idle_since_s = now
+            if now >= until_s or worker_state.should_stop is not None:
+                return _hand_over(deployment, heartbeat, mailbox, has_work=wait_s is not None)
+            is_idle = idle_since_s is not None and now - idle_since_s >= LINGER_S
+            if is_idle and _try_leave(deployment, heartbeat, mailbox):
+                return
+    finally:
+        if look is not None:
+            with suppress(StoreUnavailable):
+                handle(taken(look))  # what it took is in no mailbox any more
 
 
 def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bool:

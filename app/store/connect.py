@@ -160,9 +160,10 @@ class SentRuns:
         self._script, self._calls, self._connection = script, calls, connection
         self._dropped = dropped  # replies before theirs
 
-    def is_ready(self) -> bool:
+    def is_ready(self, wait_s: float = 0.0) -> bool:
+        """Tell whether `replies` need not wait, after waiting so long for them."""
         try:
-            return self._connection is None or bool(self._connection.can_read(timeout=0))
+            return self._connection is None or bool(self._connection.can_read(timeout=wait_s))
         except (RedisConnectionError, RedisTimeoutError):
             return True
 

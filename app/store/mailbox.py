@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from app.store.connect import BLOCK_S, Script
+from app.store.connect import BLOCK_S, Script, SentRuns
 from app.store.keys import Keys
 
 RINGING_S = 2.0  # a doorbell not answered for so long counts as lost
@@ -65,9 +65,16 @@ class Mailboxes:
         until = time.monotonic() + wait_s
         while True:
             left_s = until - time.monotonic()
-            items = self._look_and_take(mailbox, holder, count, min(left_s, BLOCK_S))
+            items = taken(self.look(mailbox, holder, count, min(left_s, BLOCK_S)))
             if items or left_s <= BLOCK_S:
                 return items
+
+    def look(self, mailbox: str, holder: str, count: int, wait_s: float) -> SentRuns:
+        """Begin to take items: `taken` returns them. Waits at most BLOCK_S for the first."""
+        mail = self._keys.mail(mailbox)
+        keys, args = [mail, self._keys.attend(mailbox), self._keys.mailboxes], [mailbox, holder, count]
+        after = ("BLMOVE", mail, mail, "LEFT", "LEFT", wait_s) if wait_s > 0.0 else ()
+        return self._take.send([(keys, args)], after)
 
     def waiting(self, mailbox: str) -> int:
         return int(self._client.llen(self._keys.mail(mailbox)))
@@ -85,11 +92,10 @@ class Mailboxes:
         keys = [self._keys.mail(mailbox), self._keys.attend(mailbox), self._keys.mailboxes]
         return keys, [mailbox, _RINGING_MS, int(MAIL_TTL_S * 1000), MAX_WAITING, *items]
 
-    def _look_and_take(self, mailbox: str, holder: str, count: int, wait_s: float) -> list[str]:
-        mail = self._keys.mail(mailbox)
-        keys, args = [mail, self._keys.attend(mailbox), self._keys.mailboxes], [mailbox, holder, count]
-        after = ("BLMOVE", mail, mail, "LEFT", "LEFT", wait_s) if wait_s > 0.0 else ()
-        return list(self._take.send([(keys, args)], after).replies()[0])
+
+def taken(look: SentRuns) -> list[str]:
+    """Wait for a look's items. Raises StoreUnavailable."""
+    return list(look.replies()[0])
 
 
 _RINGING_MS = int(RINGING_S * 1000)

@@ -241,7 +241,7 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 def _start_redis(stack: ExitStack, hub: Host, place: Place, folder: Path, password: str) -> _Redis:
     """Start Redis and what holds bytes back, on the drafters' core: they go first there, as if on no drafter's core.
 
-    On this machine nothing holds bytes back, and nothing goes first.
+    On this machine nothing goes first. Nothing holds bytes back for hops of 0.
     """
     config, log = folder / "redis.conf", folder / "redis.log"
     port = any_free() if hub.is_here else REDIS_PORT
@@ -253,14 +253,15 @@ def _start_redis(stack: ExitStack, hub: Host, place: Place, folder: Path, passwo
     process = hub.start(log, {}, str(find_server()), str(config), core=core, goes_first=True)
     stack.callback(stop, process)
     wait(lambda: "eady to accept" in log.read_text(), STOP_S, "Redis")
-    if hub.is_here:
+    if not place.hop_ms:
         return _Redis(password, port, port, process.pid)
-    delayed = (sys.executable, "-m", "lab.deployed.delay", str(DELAYED_PORT), str(REDIS_PORT), str(place.hop_ms))
+    held_port = any_free() if hub.is_here else DELAYED_PORT
+    delayed = (sys.executable, "-m", "lab.deployed.delay", str(held_port), str(port), str(place.hop_ms))
     delay = hub.start(folder / "delay.log", {}, *delayed, core=core, goes_first=True)
     stack.callback(stop, delay)
     with entered(hub):
-        wait(lambda: _answers(DELAYED_PORT), STOP_S, "the process that holds bytes back")
-    return _Redis(password, port, DELAYED_PORT, process.pid)
+        wait(lambda: _answers(held_port), STOP_S, "the process that holds bytes back")
+    return _Redis(password, port, held_port, process.pid)
 
 
 def _answers(port: int) -> bool:

@@ -5,15 +5,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from celery.worker import state as worker_state
 
 from app.config import ROOT
+from app.local.ports import any_free, is_free
 from app.messages import Settle
 from app.store.keys import Keys
 from tests.models import byte_fallback_tokenizer
+from tests.workers.conftest import with_settings
 from workers import mailbox_consumer
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
@@ -171,6 +174,50 @@ def test_stopped_worker_leaves_its_mailbox_though_there_is_work(
     assert time.monotonic() - started < mailbox_consumer.ATTEND_S / 2
     assert redis_client.llen(f"paceline.{BOX}") == 1, "the next attendant is rung for"
     assert deployment.mailboxes.attend(BOX, "the next one")
+
+
+def test_far_mail_is_looked_for_while_there_is_work(deployment: Deployment) -> None:
+    """A drafter node makes many guesses in the time of a way to Redis and back."""
+    near, calls, came = deployment.mailboxes, list[None](), list[str]()
+    url, port = urlsplit(deployment.settings.redis_url), any_free()
+    far_url = url._replace(netloc=f"127.0.0.1:{port}").geturl()
+    far = with_settings(deployment, redis_url=far_url, lease_s=10.0)
+    held_back = subprocess.Popen(
+        [sys.executable, "-m", "lab.deployed.delay", str(port), str(url.port), "100"], cwd=ROOT
+    )
+
+    def work(messages: list[Settle]) -> float | None:
+        came.extend(message.request_id for message in messages)
+        calls.append(None)
+        if messages and came == ["a"]:
+            near.post(BOX, _mail("b"))
+        return None if "b" in came else 0.0
+
+    try:
+        while is_free(port):
+            time.sleep(0.01)
+        near.post(BOX, _mail("a"))
+        consume_mailbox(far, Heartbeat(far, "draft", "d"), BOX, Settle, work)
+    finally:
+        far.close()
+        held_back.kill()
+        held_back.wait()
+    assert came == ["a", "b"] and len(calls) > 20  # after each round trip: a few
+
+
+def test_mail_that_comes_as_a_worker_stops_is_not_lost(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, came = list[None](), list[str]()
+
+    def stop(messages: list[Settle]) -> float:
+        came.extend(message.request_id for message in messages)
+        calls.append(None)
+        if len(calls) == 3:  # a look is under way
+            deployment.mailboxes.post(BOX, _mail("a"))
+            monkeypatch.setattr(worker_state, "should_stop", 0)
+        return 0.0
+
+    consume_mailbox(deployment, Heartbeat(deployment, "draft", "d"), BOX, Settle, stop)
+    assert len(came) + deployment.mailboxes.waiting(BOX) == 1
 
 
 def test_work_that_has_ended_is_progress_whatever_became_of_it(deployment: Deployment) -> None:
