@@ -126,7 +126,7 @@ def _start_driver(tries: int = 5) -> tuple[subprocess.Popen[str], int]:
 
     It binds one port in both families of addresses, and ends where its choice is free in only one: so it is tried anew.
     """
-    said: list[str] = []
+    output: list[str] = []
     for _ in range(tries):
         driver = subprocess.Popen(
             ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -135,9 +135,9 @@ def _start_driver(tries: int = 5) -> tuple[subprocess.Popen[str], int]:
         for line in driver.stdout:
             if found := re.search(r"started successfully on port (\d+)", line):
                 return driver, int(found[1])
-            said.append(line)
-        said.append(f"chromedriver ended with {driver.wait()}\n")
-    raise RuntimeError("".join(said))
+            output.append(line)
+        output.append(f"chromedriver ended with {driver.wait()}\n")
+    raise RuntimeError("".join(output))
 
 
 @contextmanager
