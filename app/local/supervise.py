@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
@@ -90,8 +90,8 @@ class Supervisor:
                 raise InstanceError(f"the start has not got on for {limit_s:.0f} s: {missing}")
             self._signals.wait(POLL_S)
 
-    def watch(self, live: Callable[[], set[str] | None] = lambda: None) -> None:
-        """`live` names the services that have a heartbeat; None where that is not known."""
+    def watch(self, live: Callable[[], Mapping[str, str] | None] = lambda: None) -> None:
+        """`live` returns the owners of the services' heartbeats by name; None where they are not known."""
         silence, looked_s = Silence(), time.monotonic()
         while not self._signals.stopping:
             self._children.tend()
@@ -113,21 +113,22 @@ class Silence:
 
     def __init__(self) -> None:
         self._silent_s: dict[str, float] = {}
-        self._pids: dict[str, int | None] = {}  # that have had a heartbeat
+        self._owners: dict[str, str] = {}  # of the last heartbeat, which outlasts its process for some seconds
+        self._pids: dict[str, int | None] = {}  # of those that have had one
 
-    def look(self, live: set[str] | None, pid: Callable[[str], int | None], passed_s: float) -> list[str]:
-        """Return those that are silent for SILENT_S, each once."""
+    def look(self, live: Mapping[str, str] | None, pid: Callable[[str], int | None], passed_s: float) -> list[str]:
+        """Return those that are silent for SILENT_S, each once; `live` has the heartbeats' owners."""
         if live is None:
             self._silent_s.clear()
             return []
-        for name in live:
-            self._pids[name], self._silent_s[name] = pid(name), 0.0
+        for name, owner in live.items():
+            if self._owners.get(name) != owner:
+                self._owners[name], self._pids[name] = owner, pid(name)
+            self._silent_s[name] = 0.0
         found = []
         for name, known in list(self._pids.items()):
-            if name in live or known is None:
-                continue
-            self._silent_s[name] = self._silent_s.get(name, 0.0) + passed_s
-            if known != pid(name):
+            self._silent_s[name] = self._silent_s.get(name, 0.0) + passed_s * (name not in live)
+            if known is None or known != pid(name):
                 del self._pids[name]
             elif self._silent_s[name] >= SILENT_S:
                 found.append(name)

@@ -192,9 +192,10 @@ class _Serving:
         self._instance.keep_start(models, starting.took_s())
         self._update(ready=True)
 
-    def _live(self) -> set[str] | None:
+    def _live(self) -> dict[str, str] | None:
         with suppress(StoreUnavailable):
-            return {node.name for node in live(self._state.redis_url, self._state.namespace, self._settings.lease_s)}
+            nodes = live(self._state.redis_url, self._state.namespace, self._settings.lease_s)
+            return {node.name: node.owner for node in nodes}
         return None
 
     def _changed(self, children: Children) -> None:

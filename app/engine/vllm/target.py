@@ -107,7 +107,7 @@ class VLLMTarget:
             name: RowRule.of(work, drafts[name]) for name, work in zip(names, works, strict=True) if work.final
         }
         try:
-            self._client.get_output()
+            self._core.step()  # not the client's, which runs several steps in a pipeline at once
             if scheduler.ran.keys() != drafts.keys():
                 raise MemoryError("vLLM ran other requests than were named")
         except BaseException:

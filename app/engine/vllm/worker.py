@@ -11,6 +11,7 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import SamplerOutput
 
 from app.engine.vllm.choosing import RowRule, choose, score
+from app.engine.vllm.scheduler import Silent
 from app.engine.weights.blocks import HEAD, dense
 from app.engine.weights.tensors import Stored
 from app.state import Verdict
@@ -40,7 +41,10 @@ class GGUFLoader(BaseModelLoader):
 class Worker(PlatformWorker):
     def init_device(self) -> None:
         super().init_device()
+        _let_compiled_steps_load()
         runner = self.model_runner
+        if not hasattr(runner, "drafter"):  # vLLM asks for it in each of a pipeline's stages
+            runner.drafter = Silent(self.vllm_config)
         runner._sample = self._sample
         runner.sample_tokens = partial(self._sample_tokens, runner.sample_tokens)
         self._rules: dict[str, RowRule] = {}
@@ -102,3 +106,18 @@ class Worker(PlatformWorker):
             logits = self.model_runner.model.compute_logits(rows)
             nodes = [*range(1, len(rows))]
             self._verdicts[name] = Verdict(nodes, [], score(tokens, logits, rule.scores))
+
+
+def _let_compiled_steps_load() -> None:
+    """Let vLLM read the steps that an earlier start has compiled: on a CPU they are a plain function, of which vLLM
+    0.32 wants a method, and without it compiles again for minutes.
+    """
+    plain: Any = torch.compiler.load_compiled_function
+
+    def load(*args: Any, **more: Any) -> Any:
+        found = plain(*args, **more)
+        steps = found._artifacts.compiled_fn
+        steps.finalize_loading = getattr(steps, "finalize_loading", lambda config: None)
+        return found
+
+    torch.compiler.load_compiled_function = load

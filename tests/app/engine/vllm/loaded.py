@@ -1,4 +1,4 @@
-"""Load a model into vLLM for the tests in `apart`, in as many processes as TENSOR_PARALLEL says."""
+"""Load a model into vLLM for the tests in `apart`, in as many processes as TENSOR_PARALLEL, PIPELINE_PARALLEL say."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,9 @@ from transformers import PreTrainedModel
 from app.engine.vllm.load import load_target
 from app.engine.vllm.target import VLLMTarget
 
-PROCESSES = int(os.environ.get("TENSOR_PARALLEL", "1"))
+TENSOR_PARALLEL = int(os.environ.get("TENSOR_PARALLEL", "1"))
+PIPELINE_PARALLEL = int(os.environ.get("PIPELINE_PARALLEL", "1"))
+PROCESSES = TENSOR_PARALLEL * PIPELINE_PARALLEL
 
 
 @contextmanager
@@ -25,7 +27,8 @@ def loaded(model: PreTrainedModel, folder: Path) -> Iterator[VLLMTarget]:
         max_sequences=8,
         batch_tokens=512,
         shares=True,
-        tensor_parallel=PROCESSES,
+        tensor_parallel=TENSOR_PARALLEL,
+        pipeline_parallel=PIPELINE_PARALLEL,
     )
     yield target
     target.close()

@@ -19,13 +19,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("divided", ["whole", "TENSOR_PARALLEL", "PIPELINE_PARALLEL"])
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_in_vllms_environment(file: Path, processes: int) -> None:
+def test_in_vllms_environment(file: Path, divided: str) -> None:
     command = [str(PYTHON), "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-m", ""]
     command += ["-o", "filterwarnings=default", str(file)]  # vLLM's own are many
     openmp = Path(str(PYTHON)).parent.parent / "lib" / "libiomp5.so"
-    environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "TENSOR_PARALLEL": str(processes)}
+    environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": "nobind", divided: "2"}
     if openmp.is_file():
         environment["LD_PRELOAD"] = str(openmp)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200, check=False)
