@@ -3,6 +3,7 @@
 `./paceline config` lists them (app/cli/config.py). Why not pydantic-settings: docs/decisions/0018.
 """
 
+import json
 import logging
 import os
 import re
@@ -64,6 +65,15 @@ OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
 NO_INT8 = BeforeValidator(_without_int8)
+
+
+def _json_object(text: str) -> str:
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from error
+    raise ValueError('must be a JSON object, as {"enable_expert_parallel": true}')
 
 
 def _drafters_of_plan(data: dict[str, Any]) -> tuple[str, ...]:
@@ -134,7 +144,12 @@ class Settings(BaseModel):
         None, description="a Python that has vLLM, for verifiers of PACELINE_ENGINE=vllm"
     )
     vllm_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="of vLLM's weights and products; auto: float32 on a CPU, else as the model's files"
+        "auto",
+        description="of vLLM's weights and products; auto: float32 on a CPU with weights that are not quantised, "
+        "else as the model's files",
+    )
+    vllm_arguments: Annotated[str, AfterValidator(_json_object)] = Field(
+        "{}", description="more of vLLM's own, a JSON object; see docs/using.md"
     )
     tensor_parallel: int = Field(1, ge=1, description="devices that divide each layer, with PACELINE_ENGINE=vllm")
     pipeline_parallel: int = Field(1, ge=1, description="devices that divide the layers, with PACELINE_ENGINE=vllm")

@@ -12,6 +12,7 @@ MODULES = {
     "costs": ("bench.cost_errors", "how far the expected costs of steps and drafts are off, held out"),
     "cpu": ("bench.cpu", "a step on a CPU: its roofline, its parts, its products alone"),
     "doors": ("bench.doors.run", "malformed requests, tasks and envelopes: refused, and nothing stops for them"),
+    "flips": ("bench.flips", "how often vLLM's greedy token changes with the rows beside it"),
     "load": ("bench.load.run", "requests as a scenario says (bursts, overload, an hour, a change); what clients see"),
     "peers": ("bench.peers.run", "llama.cpp, vLLM and transformers beside Paceline, on the same prompts in one run"),
     "rounding": ("bench.rounding", "what rounded weights or activations change in what the target says next"),

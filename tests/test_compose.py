@@ -169,6 +169,7 @@ def test_every_setting_reaches_the_containers() -> None:
         "drain_s",
         "device",
         "gpu_dtype",
+        "vllm_arguments",
         "vllm_dtype",
         "tensor_parallel",
         "pipeline_parallel",

@@ -1,5 +1,6 @@
 """Load the target on the device that the settings name, size its KV cache, and divide the machine."""
 
+import json
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
@@ -200,7 +201,7 @@ def _on_vllm(folder: Path, settings: Settings, longest: int, device: torch.devic
         raise ModelRefused(
             "PACELINE_ENGINE=vllm reads weights as the model's files have them, and does not round products"
         )
-    from app.engine.vllm.load import load_target  # vLLM is in an environment of its own
+    from app.engine.vllm.load import is_quantised, load_target  # vLLM is in an environment of its own
 
     STARTING.info("starting vLLM")
 
@@ -208,9 +209,10 @@ def _on_vllm(folder: Path, settings: Settings, longest: int, device: torch.devic
         return settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, max_sequences(settings))
 
     dtype = settings.vllm_dtype
+    is_exact = dtype == "auto" and device.type == "cpu" and not is_quantised(folder)
     return load_target(
         folder,
-        dtype="float32" if dtype == "auto" and device.type == "cpu" else dtype,
+        dtype="float32" if is_exact else dtype,
         kv_bytes=size if device.type == "cpu" or settings.kv_bytes else None,
         longest_tokens=longest,
         max_sequences=max_sequences(settings),
@@ -218,4 +220,5 @@ def _on_vllm(folder: Path, settings: Settings, longest: int, device: torch.devic
         shares=settings.prefix_cache,
         tensor_parallel=settings.tensor_parallel,
         pipeline_parallel=settings.pipeline_parallel,
+        arguments=json.loads(settings.vllm_arguments),
     )

@@ -62,7 +62,7 @@ def _draft_nodes(settings: Settings) -> dict[str, Settings]:
 
 
 def worker(role: str, name: str, settings: Settings, threads: int) -> Service:
-    python, more = _interpreter(role, settings)
+    python, more = interpreter(role, settings)
     return Service(
         role="verify" if role == "engine" else role,
         also=("draft",) if role == "engine" else (),
@@ -74,7 +74,7 @@ def worker(role: str, name: str, settings: Settings, threads: int) -> Service:
     )
 
 
-def _interpreter(role: str, settings: Settings) -> tuple[str, dict[str, str]]:
+def interpreter(role: str, settings: Settings) -> tuple[str, dict[str, str]]:
     """Return a role's Python, and what its environment needs: a verifier on vLLM has one of its own."""
     python = settings.vllm_python
     if role != "verify" or settings.engine != "vllm" or python is None:

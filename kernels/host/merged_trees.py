@@ -1,4 +1,4 @@
-"""Merge several drafters' guesses into one tree a sequence, the likeliest node first, for a whole batch.
+"""Merge several drafters' guesses into one tree, the likeliest node first; `fused_trees` does it for a batch.
 
 Below one parent the drafters' confidences are pooled as odds. With o = c / (1 - sum of that drafter's c's here), a
 token gets the odds
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.jit import entry, kernel
+from kernels.jit import kernel
 
 # Where lookup and suffix agreed, over 500 SmolLM2 generations, 0.3 to 0.55 foretold the share that was right;
 # 1 foretold too much (0.85 for 0.72, 0.985 for 0.935).
@@ -33,22 +33,6 @@ class Drafts(NamedTuple):
     drafts: np.ndarray  # (T + 1,) int64, where each tree's drafts begin
 
 
-@entry
-def merged_trees(given: Drafts, most: int, ends: np.ndarray, places: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Merge the drafts of each tree, and return its nodes' survival, (N,) float64, tree after tree.
-
-    `ends`: (T,) int64, where each tree's nodes end; `places`: (N, 3) int64, each node's token, parent and end of its
-    proposers in `out`, (N,) int64, which are indexes of the tree's drafts.
-    """
-    survivals = np.empty(len(given.tokens))
-    written, named = 0, 0
-    for tree in range(len(ends)):
-        first, end = given.drafts[tree], given.drafts[tree + 1]
-        written, named = merged_tree(given, first, end, most, written, named, survivals, places, out)
-        ends[tree] = written
-    return survivals
-
-
 @kernel
 def merged_tree(
     given: Drafts,
@@ -63,7 +47,9 @@ def merged_tree(
 ) -> tuple[int, int]:
     """Write a tree from node `written` and proposer `named` on; return the ends.
 
-    A node of the union is a number, 0 the root; its children and confidences are linked lists, in the drafts' order.
+    `survivals`: (N,) float64; `places`: (N, 3) int64, each node's token, parent and end of its proposers in `out`, (N,)
+    int64, which are indexes of the tree's drafts. A node of the union is a number, 0 the root; its children and
+    confidences are linked lists, in the drafts' order.
     """
     room = given.nodes[end] - given.nodes[first] + 1
     token, child, last, sibling = _links(room), _links(room), _links(room), _links(room)

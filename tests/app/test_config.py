@@ -121,6 +121,8 @@ def test_no_drafters_has_one_spelling_and_is_handed_on(file: Path, text: str) ->
         ('lease_s = "soon"', r"settings.toml: lease_s: Input should be a valid number"),
         ("lease_s = 0.0", r"settings.toml: lease_s: Input should be greater than 0.1"),
         ('drafters = "smol-general"', r"settings.toml: drafters: Input should be a valid tuple"),
+        ("vllm_arguments = '{'", r"settings.toml: vllm_arguments: Value error, is no JSON"),
+        ("vllm_arguments = '3'", r"settings.toml: vllm_arguments: Value error, must be a JSON object"),
         ('activations = "best"', r"settings.toml: activations: Input should be 'float32'"),
         ('plan = "best"', r"settings.toml: plan: there is no plan 'best'"),
         (

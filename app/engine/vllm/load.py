@@ -4,8 +4,9 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST_START_MINUTES = 20
 PAGE_TOKENS = 32  # vLLM's block; its CPU kernels take multiples of 32
+OURS = {"enable_prefix_caching", "async_scheduling", "scheduler_cls", "worker_cls", "speculative_config"}
+NONE: Mapping[str, Any] = {}
 ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop runs in this process
@@ -38,10 +41,13 @@ def load_target(
     shares: bool,
     tensor_parallel: int = 1,
     pipeline_parallel: int = 1,
+    arguments: Mapping[str, Any] = NONE,
 ) -> "VLLMTarget":
-    """`kv_bytes`: of the cache, by those of the longest sequence; None: as vLLM sizes it.
+    """`kv_bytes`: of the cache, by those of the longest sequence; None: as vLLM sizes it. `arguments`: more of vLLM's;
+    with a `node_rank` above 0 this process runs its host's part of a verifier elsewhere, and does not return.
 
-    Raises ModelRefused where vLLM is absent, or another than this engine is written against.
+    Raises ModelRefused where vLLM is absent, or another than this engine is written against, or an argument is refused;
+    TargetLost where a part ends.
     """
     os.environ.update({**ENVIRONMENT, **os.environ})
     if importlib.util.find_spec("vllm") is None:
@@ -59,31 +65,54 @@ def load_target(
         )
     from vllm.engine.arg_utils import EngineArgs
 
-    from app.engine.vllm.target import VLLMTarget
+    from app.engine.vllm.part import run_part
+    from app.engine.vllm.target import VLLMTarget, config_of
     from app.engine.vllm.worker import LOAD_FORMAT
 
-    more: dict[str, Any] = {}
+    own: dict[str, Any] = {
+        "model": str(folder),
+        "dtype": dtype,
+        "max_model_len": longest_tokens,
+        "max_num_seqs": max_sequences,
+        "max_num_batched_tokens": batch_tokens,
+        "skip_tokenizer_init": True,
+        "tensor_parallel_size": tensor_parallel,
+        "pipeline_parallel_size": pipeline_parallel,
+    }
+    usual: dict[str, Any] = {
+        "kv_cache_memory_bytes": None if kv_bytes is None else kv_bytes(longest_tokens * _token_bytes(folder, dtype)),
+        "block_size": PAGE_TOKENS,
+        "enforce_eager": shutil.which("g++") is None,  # without one torch can compile no step
+    }
     if (folder / GGUF).is_file():
-        more = {"load_format": LOAD_FORMAT, "hf_overrides": {"architectures": [_architecture(folder)]}}
+        usual |= {"load_format": LOAD_FORMAT, "hf_overrides": {"architectures": [_architecture(folder)]}}
     if tensor_parallel * pipeline_parallel > 1:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else each process wants a NUMA node of its own
-        more["distributed_executor_backend"] = "mp"
-    args = EngineArgs(
-        model=str(folder),
-        dtype=dtype,
-        max_model_len=longest_tokens,
-        max_num_seqs=max_sequences,
-        max_num_batched_tokens=batch_tokens,
-        kv_cache_memory_bytes=None if kv_bytes is None else kv_bytes(longest_tokens * _token_bytes(folder, dtype)),
-        block_size=PAGE_TOKENS,
-        skip_tokenizer_init=True,
-        enforce_eager=shutil.which("g++") is None,  # without one torch can compile no step
-        tensor_parallel_size=tensor_parallel,
-        pipeline_parallel_size=pipeline_parallel,
-        **more,
-    )
+        usual["distributed_executor_backend"] = "mp"
+    _check(arguments, {field.name for field in fields(EngineArgs)}, own.keys() | OURS)
     with _reporting():
-        return VLLMTarget(args, shares=shares)
+        try:
+            args = EngineArgs(**own, **{**usual, **arguments})
+            config = config_of(args, shares=shares)
+        except (TypeError, ValueError) as error:
+            raise ModelRefused(f"vLLM refuses: {error}") from error
+        if args.node_rank == 0:
+            return VLLMTarget(config, shares=shares)
+    run_part(config)
+
+
+def is_quantised(folder: Path) -> bool:
+    """Tell whether the folder's weights are in a format of their own, of which vLLM computes in 16 bits only."""
+    return "quantization_config" in json.loads((folder / "config.json").read_text())
+
+
+def _check(arguments: Mapping[str, Any], known: Set[str], taken: Set[str]) -> None:
+    """Raises ModelRefused."""
+    for name in arguments:
+        if name not in known:
+            raise ModelRefused(f"PACELINE_VLLM_ARGUMENTS: vLLM has no argument {name!r}")
+        if name in taken:
+            raise ModelRefused(f"PACELINE_VLLM_ARGUMENTS: Paceline itself says what {name!r} is")
 
 
 @contextmanager

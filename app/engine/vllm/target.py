@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from vllm import SamplingParams
+from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.core_client import InprocClient
@@ -27,19 +28,23 @@ from app.state import BatchEntry, CachedSequence
 MOST_DRAFTS = 16  # of a sequence in a step; vLLM makes room for so many
 
 
+def config_of(args: EngineArgs, *, shares: bool) -> VllmConfig:
+    """Complete vLLM's arguments. `shares`: sequences of a tenant share prefix blocks."""
+    args.enable_prefix_caching, args.async_scheduling = shares, False
+    args.scheduler_cls, args.worker_cls = _name(Steered), _name(Worker)
+    args.speculative_config = {
+        "method": "custom_class",
+        "model": _name(Silent),
+        "num_speculative_tokens": MOST_DRAFTS,
+    }
+    return args.create_engine_config(headless=args.node_rank > 0)
+
+
 class VLLMTarget:
     """Implement `app.engine.target.Target`. Other threads must not use vLLM."""
 
-    def __init__(self, args: EngineArgs, *, shares: bool) -> None:
-        """`shares`: sequences of a tenant share prefix blocks."""
-        args.enable_prefix_caching, args.async_scheduling = shares, False
-        args.scheduler_cls, args.worker_cls = _name(Steered), _name(Worker)
-        args.speculative_config = {
-            "method": "custom_class",
-            "model": _name(Silent),
-            "num_speculative_tokens": MOST_DRAFTS,
-        }
-        config = args.create_engine_config()
+    def __init__(self, config: VllmConfig, *, shares: bool) -> None:
+        """`config`: of `config_of`."""
         self._client: Final = InprocClient(config, Executor.get_class(config), log_stats=False)
         self._core: Final = self._client.engine_core
         self._scheduler: Final[Steered] = self._core.scheduler

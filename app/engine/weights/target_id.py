@@ -9,6 +9,8 @@ from app.engine.weights.fingerprint import digest, weight_files
 from app.engine.weights.gguf_file import types
 from app.engine.weights.model_cache import read_cached, write_cached
 
+PLACES = {"node_rank", "master_addr", "master_port"}  # of vLLM's processes, which change no token
+
 
 def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: str) -> str:
     about = {
@@ -38,7 +40,9 @@ def _on_device(device: str, settings: Settings) -> list[object]:
 def _of_vllm(settings: Settings) -> list[object]:
     from vllm import __version__
 
-    return ["vllm", __version__, settings.vllm_dtype, settings.tensor_parallel, settings.pipeline_parallel]
+    more = {name: value for name, value in json.loads(settings.vllm_arguments).items() if name not in PLACES}
+    parallel = [settings.tensor_parallel, settings.pipeline_parallel]
+    return ["vllm", __version__, settings.vllm_dtype, *parallel, *([more] if more else [])]
 
 
 def _contents(folder: Path, home: Path) -> str:

@@ -10,7 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.host.merged_trees import AGREEMENT, BORROWED, MAX_ODDS, MAX_SIBLING_MASS, Drafts, merged_trees
+from kernels.host.fused_trees import RawDrafts, fused_trees, room_for_trees
+from kernels.host.merged_trees import AGREEMENT, BORROWED, MAX_ODDS, MAX_SIBLING_MASS
+
+VOCAB = 10
 
 CHANCES = st.one_of(st.just(BORROWED), st.sampled_from([0.001, 0.5, 0.999]), st.floats(0.001, 0.999))
 
@@ -102,18 +105,16 @@ def drafts(draw: st.DrawFn) -> list[Node]:
 def compiled(trees: Sequence[Sequence[Sequence[Node]]], ranks: Sequence[Sequence[int]], most: int) -> list[Merged]:
     nodes = [node for tree in trees for draft in tree for node in draft]
     tokens, parents, chances = zip(*nodes, strict=True) if nodes else ((), (), ())
-    size = len(nodes)
-    ends, places, out = np.empty(len(trees), np.int64), np.empty((size, 3), np.int64), np.empty(size, np.int64)
-    begins = [0, *accumulate(len(draft) for tree in trees for draft in tree)]
-    given = Drafts(
-        np.array(tokens, np.int64),
-        np.array(parents, np.int64),
+    order = [*chain.from_iterable(ranks)]
+    given = RawDrafts(
+        np.array([tokens, parents], np.int64),
         np.array(chances, np.float64),
-        np.array(begins, np.int64),
-        np.array([*chain.from_iterable(ranks)], np.int64),
-        np.array([0, *accumulate(map(len, trees))], np.int64),
+        np.array([[*accumulate(len(draft) for tree in trees for draft in tree)], order, [1] * len(order)], np.int64),
+        np.array([*accumulate(map(len, trees))], np.int64),
     )
-    survivals = merged_trees(given, most, ends, places, out)
+    fused = room_for_trees(given)
+    assert fused_trees(given, VOCAB, most, fused)
+    ends, places, out, survivals, _ = fused
     found, first, named = [], 0, 0
     for end in ends.tolist():
         rows = places[first:end].tolist()

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from app.config import Settings
 from app.engine.vllm.costs import measure_costs
+from app.engine.vllm.load import load_target
+from app.engine.weights.target_id import target_id
+from app.errors import ModelRefused
 from app.policy import Policy
 from app.request import Sampling
 from tests import fakes
@@ -191,6 +195,30 @@ def test_states_are_what_the_head_read(target, own):
         states.append(np.frombuffer(sequence.kv.state, "<f2").astype(np.float32))
         fakes.finish(local)
     assert states[0] == pytest.approx(states[1], abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("tensor_size", "vLLM has no argument 'tensor_size'"),
+        ("worker_cls", "Paceline itself says what 'worker_cls' is"),
+    ],
+)
+def test_arguments_that_vllm_has_not_or_paceline_sets_are_refused(tmp_path, name, says):
+    fakes.tiny(**SHAPE).save_pretrained(tmp_path)
+    sizes = {"longest_tokens": 64, "max_sequences": 8, "batch_tokens": 512}
+    with pytest.raises(ModelRefused, match=says):
+        load_target(tmp_path, dtype="float32", kv_bytes=None, shares=True, **sizes, arguments={name: 2})
+
+
+def test_another_argument_is_another_target_and_another_place_is_not(tmp_path):
+    fakes.tiny(**SHAPE).save_pretrained(tmp_path)
+    settings = Settings(engine="vllm", home=tmp_path)
+    found = [
+        target_id(tmp_path, settings.changed(vllm_arguments=text), "", "cpu")
+        for text in ("{}", '{"node_rank": 1, "master_addr": "10.0.0.1"}', '{"enforce_eager": true}')
+    ]
+    assert found[0] == found[1] != found[2]
 
 
 def test_costs_rise_with_rows(target):
