@@ -1,7 +1,7 @@
 """Compile the CPU's kernels with numba, without the interpreter's lock, once a machine.
 
-Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named by a digest of all sources: numba checks
-only the outermost function's file.
+Compiled code lies in NUMBA_CACHE_DIR, or beside this file, in a folder named by a digest of all sources, of which
+numba checks only the outermost function's, and of numba's version: another one writes over the index of a function.
 """
 
 import fcntl
@@ -131,7 +131,8 @@ def _held(lock: Path) -> Iterator[None]:
 
 def _cache() -> Path:
     sources = sorted(Path(__file__).parent.rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    contents = [numba.__version__.encode(), *(path.read_bytes() for path in sources)]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:16]
     places = [Path(GIVEN) / digest] if GIVEN else []
     places += [Path(__file__).parent / "__pycache__" / digest, Path(tempfile.gettempdir()) / f"paceline-{digest}"]
     for folder in places:

@@ -66,15 +66,13 @@ def connect(url: str) -> redis.Redis:
         asked = {**sockets, **tls, **where.sentinel_login, "retry": Retry(NoBackoff(), 0)}  # the next Sentinel is tried
         sentinel = Sentinel(where.servers, sentinel_kwargs=asked)
         managed = SentinelManagedConnection if where.tls is None else SentinelManagedSSLConnection
-        return _Client(
-            connection_pool=SentinelConnectionPool(where.service, sentinel, connection_class=managed, **options)
-        )
+        return _Client.from_pool(SentinelConnectionPool(where.service, sentinel, connection_class=managed, **options))
     if where.socket:
         options |= {"connection_class": UnixDomainSocketConnection, "path": where.socket}
     else:
         host, port = where.servers[0]
         options |= {"connection_class": Connection if where.tls is None else SSLConnection, "host": host, "port": port}
-    return _Client(connection_pool=ConnectionPool(**options))
+    return _Client.from_pool(ConnectionPool(**options))
 
 
 class Script:
