@@ -202,11 +202,11 @@ def load_tokenizer(settings: Settings) -> Tokenizer:
         return Tokenizer(folder)
 
 
-def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, ToVerifier]:
+def trees_by_mailbox(trees: Iterable[tuple[str, TreeMessage]]) -> dict[str, list[ToVerifier]]:
     found: dict[str, list[TreeMessage]] = {}
     for mailbox, tree in trees:
         found.setdefault(mailbox, []).append(tree)
-    return {mailbox: ToVerifier(trees=tuple(own)) for mailbox, own in found.items()}
+    return {mailbox: [ToVerifier(trees=tuple(own))] for mailbox, own in found.items()}
 
 
 def paths_by_mailbox(paths: Iterable[tuple[str, SharedPath]]) -> dict[str, list[ToDrafter]]:
@@ -214,8 +214,3 @@ def paths_by_mailbox(paths: Iterable[tuple[str, SharedPath]]) -> dict[str, list[
     for mailbox, path in paths:
         found.setdefault(mailbox, []).append(path)
     return {mailbox: [ToDrafter(paths=tuple(own))] for mailbox, own in found.items()}
-
-
-def send_trees(deployment: Deployment, trees: list[tuple[str, TreeMessage]]) -> None:
-    for mailbox, message in trees_by_mailbox(trees).items():
-        deployment.post(mailbox, [message])

@@ -293,5 +293,6 @@ def _near_s(world: World) -> float | None:
 
 def _send_trees(world: World, trees: list[tuple[str, TreeMessage]], at_s: float, hop_s: float | None = None) -> None:
     boxes = [mailbox for mailbox, _ in trees]
-    for mailbox, message in trees_by_mailbox(zip(boxes, shaped(world, trees), strict=True)).items():
-        world.network.send(mailbox, message, at_s, hop_s)
+    for mailbox, messages in trees_by_mailbox(zip(boxes, shaped(world, trees), strict=True)).items():
+        for message in messages:
+            world.network.send(mailbox, message, at_s, hop_s)

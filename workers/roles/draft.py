@@ -11,7 +11,7 @@ from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.messages import FUSE, DraftJob, SharedPath, ToDrafter, ToFuser, mailbox_of
 from app.pipeline import draft_and_fuse
-from workers.deployment import Deployment, send_trees
+from workers.deployment import Deployment, trees_by_mailbox
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
@@ -69,7 +69,7 @@ def serve(
         at_work = {job.request_id for job in jobs if not job.is_last}
         heartbeat.working_on(at_work.union(path.request_id for path in paths))
         drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
-        send_trees(deployment, trees)
+        deployment.post_all(trees_by_mailbox(trees))
         guesses = segment.guess(paths)
         if drafts or guesses:
             deployment.post(FUSE, [ToFuser(drafts=tuple(drafts), guesses=tuple(guesses))])

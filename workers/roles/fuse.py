@@ -5,7 +5,7 @@ import time
 from app.assembly.fuser import build_fuser
 from app.messages import FUSE, ToFuser
 from app.pipeline import gather_and_fuse
-from workers.deployment import Deployment, paths_by_mailbox, send_trees
+from workers.deployment import Deployment, paths_by_mailbox, trees_by_mailbox
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
@@ -17,10 +17,8 @@ def serve(deployment: Deployment, node: str) -> RoleService:
 
     def handle(messages: list[ToFuser]) -> float | None:
         paths, trees = gather_and_fuse(fuser, messages, time.time())
-        if paths:
-            deployment.post_all(paths_by_mailbox(paths))
         heartbeat.working_on([path.request_id for _, path in paths] + [tree.request_id for _, tree in trees])
-        send_trees(deployment, trees)
+        deployment.post_all({**paths_by_mailbox(paths), **trees_by_mailbox(trees)})
         return fuser.wait_s(time.time())
 
     doorbells = {FUSE: lambda: consume_mailbox(deployment, heartbeat, FUSE, ToFuser, handle)}

@@ -40,8 +40,8 @@ def test_every_mailbox_gets_one_message_with_all_its_jobs() -> None:
     }
     trees = [("v", tree("a")), ("w", tree("b")), ("v", tree("c"))]
     assert trees_by_mailbox(trees) == {
-        "v": ToVerifier(trees=(trees[0][1], trees[2][1])),
-        "w": ToVerifier(trees=(trees[1][1],)),
+        "v": [ToVerifier(trees=(trees[0][1], trees[2][1]))],
+        "w": [ToVerifier(trees=(trees[1][1],))],
     }
 
 
