@@ -1,5 +1,6 @@
 """Load a target into vLLM: a folder by vLLM's own reader, a GGUF file by Paceline's."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import binding
+
+from app.config import home_of
 from app.engine.weights.resolve import GGUF
 from app.errors import ModelRefused
 from app.logs import STARTING
@@ -49,7 +53,7 @@ def load_target(
     Raises ModelRefused where vLLM is absent, or another than this engine is written against, or an argument is refused;
     TargetLost where a part ends.
     """
-    os.environ.update({**ENVIRONMENT, **os.environ})
+    os.environ.update({**ENVIRONMENT, "VLLM_CACHE_ROOT": str(_compiled_here()), **os.environ})
     if importlib.util.find_spec("vllm") is None:
         raise ModelRefused(
             "PACELINE_ENGINE=vllm, but this Python has no vLLM: name one that has it in PACELINE_VLLM_PYTHON"
@@ -148,10 +152,15 @@ def _architecture(folder: Path) -> str:
     return f"{kind.capitalize()}ForCausalLM"
 
 
+def _compiled_here() -> Path:
+    """Name vLLM's folder of compiled steps by this processor: vLLM would run another's code, where homes are shared."""
+    about = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    folder = hashlib.sha256(about.encode()).hexdigest()[:12]
+    return home_of(os.environ, "XDG_CACHE_HOME", ".cache") / "vllm" / folder
+
+
 def _let_numba_be() -> None:
     """Shield vLLM's start from llvmlite, whose library returns a C function for `__dict__`, which vLLM reads of every
     module's objects.
     """
-    from llvmlite.binding import ffi
-
-    ffi.lib._fntab["__dict__"] = {}
+    binding.ffi.lib._fntab["__dict__"] = {}
