@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from app.config import Settings
+from app.local.process_specs import interpreter
+
 ROOT = Path(__file__).parents[4]
 FILES = sorted((Path(__file__).parent / "apart").glob("*.py"))
 PYTHON = os.environ.get("PACELINE_VLLM_PYTHON")
@@ -22,11 +25,9 @@ pytestmark = [
 @pytest.mark.parametrize("divided", ["whole", "TENSOR_PARALLEL", "PIPELINE_PARALLEL"])
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_in_vllms_environment(file: Path, divided: str) -> None:
-    command = [str(PYTHON), "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-m", ""]
+    python, more = interpreter("verify", Settings(engine="vllm", vllm_python=Path(str(PYTHON))))
+    command = [python, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-m", ""]
     command += ["-o", "filterwarnings=default", str(file)]  # vLLM's own are many
-    openmp = Path(str(PYTHON)).parent.parent / "lib" / "libiomp5.so"
-    environment = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": "nobind", divided: "2"}
-    if openmp.is_file():
-        environment["LD_PRELOAD"] = str(openmp)
+    environment = {**os.environ, **more, "VLLM_CPU_OMP_THREADS_BIND": "nobind", divided: "2"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
