@@ -103,6 +103,11 @@ class WalkedRows:
         self._verdict = verdict
         self._places = {node: place for place, node in enumerate([0, *verdict.path])}
 
+    @property
+    def tokens(self) -> list[int]:
+        """The chosen tokens along the drafts, one more than were right."""
+        return self._verdict.tokens
+
     def token(
         self, node: int, position: int, sampling: Sampling, history: Listed[int], mask: np.ndarray | None = None
     ) -> int:

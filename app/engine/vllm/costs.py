@@ -61,11 +61,8 @@ def _best_s(target: VLLMTarget, sequences: list[CachedSequence], drafts: int) ->
         took_s = time.perf_counter() - began_s
         for work, row in zip(works, rows, strict=True):
             assert row is not None
-            walked = [row.token(0, 0, work.sequence.sampling, ())]
-            while len(walked) <= len(work.tree) - len(work.pruned) and walked[-1] == 1:
-                walked.append(row.token(len(walked), 0, work.sequence.sampling, ()))
-            target.accept(work, [*range(1, len(walked))])
-            work.sequence.tokens += walked
+            target.accept(work, [*range(1, len(row.tokens))])
+            work.sequence.tokens += row.tokens
         if turn:
             best_s = min(best_s, took_s)
     return best_s
