@@ -1,7 +1,6 @@
 """Check the default target with its shipped drafter, batched, against its text without a pipeline."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from app.assembly.devices import pruning
-from app.assembly.local import build_local, load_models
+from app.assembly.drafter import load_guessers
+from app.assembly.local import Models, build_local
+from app.assembly.verifier import Loaded, load_target
 from app.config import Settings
 from app.engine.step_costs import StepCosts
 from app.engine.target import StepOnCollect
+from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import target_folder
 from app.messages import Record
 from app.pipeline import LocalPipeline
@@ -61,12 +63,19 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def loaded(settings: Settings) -> Models:
+    """Load without measuring: all steps cost the same."""
+    given = Loaded(Tokenizer(target_folder(settings)), costs=StepCosts(fakes.FLAT))
+    runner, costs, tokenizer = load_target(settings, given)
+    return Models(runner, costs.dumps(), load_guessers(settings), tokenizer)
+
+
 @pytest.fixture(scope="module")
 def pipeline(threads: None) -> LocalPipeline:
     """Return a pipeline that verifies all drafts at any cost: exactness is tested, not speed."""
     torch.set_num_threads(2)
     settings = Settings(model=str(model_dir()), kv_bytes=800 * 2**20)
-    return build_local(settings, replace(load_models(settings), costs=StepCosts(fakes.FLAT).dumps()))
+    return build_local(settings, loaded(settings))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +83,7 @@ def rounding(threads: None) -> LocalPipeline:
     """Return the same pipeline with int8 activations."""
     torch.set_num_threads(2)
     settings = Settings(model=str(model_dir()), kv_bytes=800 * 2**20, activations="int8")
-    return build_local(settings, replace(load_models(settings), costs=StepCosts(fakes.FLAT).dumps()))
+    return build_local(settings, loaded(settings))
 
 
 @pytest.fixture(scope="module")
