@@ -11,8 +11,9 @@ import torch
 
 from app.config import Settings
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.fused import FusedForward, packed_once
+from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import load
+from app.engine.cpu.packed_model import packed_once
 from app.engine.cpu.runner import ModelRunner
 from app.engine.early_exit.controller import EarlyExitController
 from app.engine.early_exit.rank_test import RankTest, load_rank_test

@@ -10,6 +10,7 @@ NORM1, Q_NORM, K_NORM, NORM2, WINDOW = range(5)
 Q, K, V, OUT, GATE_UP, DOWN = range(5, 23, 3)
 WEIGHTS = (Q, K, V, OUT, GATE_UP, DOWN)
 QKV_BIAS, OUT_BIAS, DOWN_BIAS = range(23, 26)
+ARRAYS = (NORM1, Q_NORM, K_NORM, NORM2, QKV_BIAS, OUT_BIAS, DOWN_BIAS)
 NUM_SLOTS = 26
 
 # A layer's counted parts: each has a counter from which threads take its pieces.

@@ -1,7 +1,7 @@
 """Choose the fastest forward that gives the same logits as a model's own modules."""
 
 import logging
-from pathlib import Path
+import time
 
 import torch
 from transformers import PreTrainedModel
@@ -12,7 +12,8 @@ from app.engine.cpu.forward import Forward
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.hooked import HookedForward, keep_bits, round_weights
 from app.engine.cpu.model_spec import model_spec_of
-from app.engine.cpu.verified_cache import remember
+from app.engine.cpu.packed_model import pack_model
+from app.engine.cpu.verified_cache import VerifiedCache
 from app.engine.weights.blocks import Weights
 from app.engine.weights.families import NotFusable, check_llama_shape, is_llama_shaped
 from app.engine.weights.rounding import weights_as
@@ -25,13 +26,13 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def fuse_in_turn(
-    model: PreTrainedModel, weights: Weights, file: Path | None, activations: Activations
+    model: PreTrainedModel, weights: Weights, cache: VerifiedCache | None, activations: Activations
 ) -> FusedForward | None:
     """Return the fused forward if it gives the logits of modules that read `weights` in turn, else None."""
     STARTING.info("comparing with its modules")
     hooked = HookedForward(model.eval().requires_grad_(False))
     try:
-        return _fuse(hooked, weights, file, activations)
+        return _fuse(hooked, weights, cache, activations)
     except NotFusable:
         return None
 
@@ -41,13 +42,13 @@ def choose_forward(
     model: PreTrainedModel,
     wanted: WeightsAs = "stored",
     weights: Weights | None = None,
-    file: Path | None = None,
+    cache: VerifiedCache | None = None,
     activations: Activations = "float32",
 ) -> Forward:
     """Return the fused forward if it supports the model's family, else the modules, made to keep rows' bits.
 
-    `weights`: as the files hold them; the modules' own if different. `file`: caches the spec. The model must not be
-    used afterwards. Raises ModelRefused for a model that ignores the attention interface, NoIntegerProducts for int8
+    `weights`: as the files hold them; the modules' own if different. `cache` keeps what is found. The model must not
+    be used afterwards. Raises ModelRefused for a model that ignores the attention interface, NoIntegerProducts for int8
     activations of an unfused one.
     """
     STARTING.info("comparing with its modules")
@@ -59,7 +60,7 @@ def choose_forward(
     round_weights(model, wanted)
     hooked = HookedForward(model)
     try:
-        return _fuse(hooked, weights_as(given, wanted), file if is_readable else None, activations)
+        return _fuse(hooked, weights_as(given, wanted), cache if is_readable else None, activations)
     except NotFusable as reason:
         if activations == "int8":
             raise NoIntegerProducts(f"PACELINE_ACTIVATIONS=int8 needs the compiled forward: {reason}") from reason
@@ -68,16 +69,22 @@ def choose_forward(
     return hooked
 
 
-def _fuse(hooked: HookedForward, weights: Weights, file: Path | None, activations: Activations) -> FusedForward:
+def _fuse(
+    hooked: HookedForward, weights: Weights, cache: VerifiedCache | None, activations: Activations
+) -> FusedForward:
     check_llama_shape(hooked.model)
     if hooked.model.device.type not in ("cpu", "meta"):  # the latter: its modules read their weights in turn
         raise NotFusable("the model is not on the CPU")
     expected = trial(hooked, passes=1)  # also shows how each layer attends
     spec = model_spec_of(hooked)
-    fused = FusedForward(spec, weights, activations)
+    started = time.perf_counter()
+    packed = pack_model(spec, weights, activations)
+    took_s = time.perf_counter() - started
+    fused = FusedForward(spec, packed)
     off = distance(trial(fused), expected, float(expected.std()))
     if not off < TOLERANCE[activations]:
         raise NotFusable(f"the compiled forward's logits are {off:.1e} standard deviations off")
-    if file is not None:
-        remember(file, spec, tuple(weights), expected)
+    if cache is not None:
+        cache.remember(spec, tuple(weights), expected)
+        cache.keep(packed, took_s)
     return fused

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from app.config import Activations, WeightsAs
 from app.engine.cpu.forward import Forward
-from app.engine.cpu.verified_cache import recall
+from app.engine.cpu.verified_cache import VerifiedCache
 from app.engine.weights.blocks import Weights
-from app.engine.weights.fingerprint import digest
 from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import Stored
 from app.logs import STARTING
@@ -37,11 +36,10 @@ def load(
     `home` keeps what is measured of it, which makes the next start far shorter.
     """
     found = source if isinstance(source, Source) else _in_folder(source)
-    weights, file = found.weights(), None
-    if home is not None:
-        file = home / "known" / f"{digest(found.folders, weights=wanted, activations=activations)}.json"
-        if (known := recall(file, weights, wanted, activations)) is not None:
-            return known
+    cache = VerifiedCache(home, found.folders, wanted, activations) if home is not None else None
+    if cache is not None and (known := cache.recall(found.weights)) is not None:
+        return known
+    weights = found.weights()
     STARTING.info("reading modules to compare")
     # transformers takes seconds to import, and mostly need not be
     from app.engine.cpu.choose_forward import choose_forward, fuse_in_turn
@@ -49,9 +47,9 @@ def load(
 
     if found.in_turn is not None:
         modules = build_in_turn(found.in_turn, weights, wanted)
-        if (fused := fuse_in_turn(modules, weights_as(weights, wanted), file, activations)) is not None:
+        if (fused := fuse_in_turn(modules, weights_as(weights, wanted), cache, activations)) is not None:
             return fused
-    return choose_forward(found.modules(), wanted, weights, file, activations)
+    return choose_forward(found.modules(), wanted, weights, cache, activations)
 
 
 def _in_folder(folder: Path) -> Source:

@@ -1,5 +1,8 @@
-"""Cache a fused model's spec, with some of the modules' logits as a check."""
+"""Cache what a model's first start found: its spec, some of the modules' logits as a check, and packed weights."""
 
+import hashlib
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -9,11 +12,15 @@ from app.config import Activations, WeightsAs
 from app.engine.cpu.equivalence import TOLERANCE, distance, trial
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.model_spec import ModelSpec
+from app.engine.cpu.packed_file import read_packed, write_packed
+from app.engine.cpu.packed_model import PackedModel, pack_model
 from app.engine.weights.blocks import Weights
+from app.engine.weights.fingerprint import digest
 from app.engine.weights.model_cache import read_cached, write_cached
 from app.engine.weights.rounding import weights_as
 
 COLUMNS = 64  # of each row of the logits, from all over the vocabulary
+LONG_S = 1.0  # packing that takes longer is kept
 
 
 class VerifiedModel(BaseModel):
@@ -25,25 +32,51 @@ class VerifiedModel(BaseModel):
     spread: float  # standard deviation of all of them
 
 
-def recall(file: Path, weights: Weights, wanted: WeightsAs, activations: Activations) -> FusedForward | None:
+class VerifiedCache:
+    """One model's, in one form.
 
-    def build(text: str) -> FusedForward:
-        known = VerifiedModel.model_validate_json(text)
-        forward = FusedForward(
-            known.spec, weights_as({name: weights[name] for name in known.names}, wanted), activations
-        )
-        off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
-        if not off < TOLERANCE[activations]:
-            raise ValueError(f"the forward's logits are {off:.1e} standard deviations off those of the model's modules")
-        return forward
+    The file of packed weights is the model's: one of a changed model, or of another form of its weights, replaces it.
+    """
 
-    return read_cached(file, build)
+    def __init__(self, home: Path, folders: Iterable[Path], wanted: WeightsAs, activations: Activations) -> None:
+        folders = tuple(folders)
+        self._wanted, self._activations = wanted, activations
+        self._digest = digest(folders, weights=wanted, activations=activations)
+        name = hashlib.sha256(repr((*map(str, folders), activations)).encode()).hexdigest()[:24]
+        self.file = home / "known" / f"{self._digest}.json"
+        self.packed_file = home / "packed" / f"{name}.bin"
 
+    def recall(self, weights: Callable[[], Weights]) -> FusedForward | None:
+        """`weights` are read only if they have to be packed."""
 
-def remember(file: Path, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
-    """`expected`: the modules' logits (N, V) float32 in the trial; names: of their weights."""
-    known = VerifiedModel(spec=spec, names=names, logits=_sample(expected).tolist(), spread=float(expected.std()))
-    write_cached(file, known.model_dump_json())
+        def build(text: str) -> FusedForward:
+            known = VerifiedModel.model_validate_json(text)
+            packed = read_packed(self.packed_file, self._digest)
+            if packed is None:
+                started, stored = time.perf_counter(), weights()
+                named = {name: stored[name] for name in known.names}
+                packed = pack_model(known.spec, weights_as(named, self._wanted), self._activations)
+                self.keep(packed, time.perf_counter() - started)
+            forward = FusedForward(known.spec, packed)
+            off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
+            if not off < TOLERANCE[self._activations]:
+                self.packed_file.unlink(missing_ok=True)
+                raise ValueError(
+                    f"the forward's logits are {off:.1e} standard deviations off those of the model's modules"
+                )
+            return forward
+
+        return read_cached(self.file, build)
+
+    def remember(self, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
+        """`expected`: the modules' logits (N, V) float32 in the trial; names: of their weights."""
+        known = VerifiedModel(spec=spec, names=names, logits=_sample(expected).tolist(), spread=float(expected.std()))
+        write_cached(self.file, known.model_dump_json())
+
+    def keep(self, packed: PackedModel, took_s: float) -> None:
+        """Keep packed weights if packing took long."""
+        if took_s > LONG_S:
+            write_packed(self.packed_file, self._digest, packed)
 
 
 def _sample(logits: torch.Tensor) -> torch.Tensor:

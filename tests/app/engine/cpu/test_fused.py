@@ -5,7 +5,7 @@ too.
 import pytest
 import torch
 
-from app.engine.cpu import fused, step_arrays
+from app.engine.cpu import packed_model, step_arrays
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.equivalence import trial
 from app.engine.cpu.fused import FusedForward
@@ -43,7 +43,7 @@ def test_models_of_an_odd_shape_run_on_their_own_modules(odd):
 
 
 def test_a_forward_with_other_logits_is_not_used(monkeypatch, caplog):
-    monkeypatch.setattr(fused, "pack", lambda weight: pack(weight.round(1)))
+    monkeypatch.setattr(packed_model, "pack", lambda weight: pack(weight.round(1)))
     with caplog.at_level("INFO"):
         assert isinstance(choose_forward(fakes.tiny()), HookedForward)
     assert "standard deviations off" in caplog.text
@@ -106,7 +106,7 @@ def logits_of(runner):
 
 
 def held_bytes(forward):
-    return sum(array.nbytes for array in vars(forward)["_held"])
+    return sum(array.nbytes for array in vars(forward)["_held"].values())
 
 
 def test_a_step_without_memory_leaves_the_next_its_room(monkeypatch):

@@ -46,7 +46,7 @@ def served(model: PreTrainedModel, folder: Path, kind: str, wanted: str = "store
 
 
 def held_bytes(forward: FusedForward) -> int:
-    return sum(array.nbytes for array in forward._held if array.nbytes > FLOATS // 8)
+    return sum(array.nbytes for array in forward._held.values() if array.nbytes > FLOATS // 8)
 
 
 @pytest.mark.parametrize(("kind", "share"), [("Q8_0", 34 / 128), ("Q4_0", 18 / 128), ("F16", 0.5), ("F32", 1.0)])

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.config import ROOT
-from app.engine.cpu import choose_forward
+from app.engine.cpu import choose_forward, verified_cache
 from app.engine.cpu import load as loading
 from app.engine.cpu.equivalence import trial
 from app.engine.cpu.fused import FusedForward
@@ -151,3 +151,40 @@ def test_a_second_start_does_not_import_transformers(llama, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "activations"), [("stored", "float32"), ("q4_0", "float32"), ("q8_0", "int8"), ("float32", "float32")]
+)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_weights_that_take_long_to_pack_are_read_packed(tmp_path, monkeypatch, wanted, activations, is_tied):
+    monkeypatch.setattr(verified_cache, "LONG_S", 0.0)
+    fakes.tiny("qwen2", tie_word_embeddings=is_tied).save_pretrained(tmp_path / "model")
+    first = load(tmp_path / "model", wanted, tmp_path, activations)
+    monkeypatch.setattr(loading, "Stored", None)  # what is packed is read from no other file
+    second = load(tmp_path / "model", wanted, tmp_path, activations)
+    assert torch.equal(trial(first), trial(second)) and second.weight_bytes == first.weight_bytes
+    assert len(second._held) == len(first._held)
+
+
+def test_packed_weights_of_a_changed_model_are_replaced(llama, tmp_path, asked, monkeypatch):
+    monkeypatch.setattr(verified_cache, "LONG_S", 0.0)
+    load(llama, "stored", tmp_path)
+    fakes.tiny("llama", seed=3).save_pretrained(llama)
+    again = load(llama, "stored", tmp_path)
+    assert torch.equal(trial(again), trial(load(llama, "stored", tmp_path)))
+    assert torch.equal(trial(again), trial(load(llama, "stored", None)))
+    assert len([*(tmp_path / "packed").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("change", ["cut off", "longer", "no index", "zeros"])
+def test_damaged_packed_weights_are_made_again(llama, tmp_path, monkeypatch, caplog, change):
+    monkeypatch.setattr(verified_cache, "LONG_S", 0.0)
+    first = load(llama, "stored", tmp_path)
+    (file,) = (tmp_path / "packed").iterdir()
+    whole = file.read_bytes()
+    index, _, arrays = whole.partition(b"\n")
+    zeros = index + b"\n" + bytes(len(arrays))
+    file.write_bytes({"cut off": whole[:-1], "longer": whole + b"0", "no index": b"{}\n", "zeros": zeros}[change])
+    assert torch.equal(trial(first), trial(load(llama, "stored", tmp_path)))
+    assert "again" in caplog.text and file.read_bytes() == whole
