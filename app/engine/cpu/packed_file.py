@@ -7,6 +7,7 @@ import logging
 import math
 import mmap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -18,7 +19,7 @@ from kernels.cpu.products.pack import CACHE_LINE
 log = logging.getLogger(__name__)
 
 
-class Place(BaseModel):
+class Place(NamedTuple):
     kind: str
     columns: int
     rounds: bool
@@ -35,21 +36,24 @@ class Index(BaseModel):
 
 def write_packed(file: Path, digest: str, packed: PackedModel) -> None:
     """Write atomically; a failure is logged."""
-    arrays = {id(one.array): one.array for one in packed.values()}  # head and embedding may be one
-    firsts, size = {}, 0
-    for key, array in arrays.items():
-        firsts[key] = size
-        size += array.nbytes + -array.nbytes % CACHE_LINE
-    places = {name: _place(one, firsts[id(one.array)]) for name, one in packed.items()}
+    places: dict[str, Place] = {}
+    firsts: dict[int, int] = {}  # by array: head and embedding may be one
+    size = 0
+    for name, (array, kind, columns, rounds) in packed.items():
+        if id(array) not in firsts:
+            firsts[id(array)] = size
+            size += array.nbytes + -array.nbytes % CACHE_LINE
+        places[name] = Place(kind, columns, rounds, array.dtype.name, array.shape, firsts[id(array)])
     line = Index(digest=digest, size=size, places=places).model_dump_json().encode()
     line += b" " * (-(len(line) + 1) % mmap.PAGESIZE) + b"\n"
 
     def write(scratch: Path) -> None:
         with scratch.open("wb") as out:
             out.write(line)
-            for array in arrays.values():
-                out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-                out.write(bytes(-array.nbytes % CACHE_LINE))
+            for name, place in places.items():
+                out.seek(len(line) + place.first)
+                out.write(np.ascontiguousarray(packed[name].array).data)
+            out.truncate(len(line) + size)
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -82,13 +86,6 @@ def _read(file: Path, digest: str) -> PackedModel | None:
         name: Packed(_array(room, place), place.kind, place.columns, place.rounds)
         for name, place in index.places.items()
     }
-
-
-def _place(one: Packed, first: int) -> Place:
-    array = one.array
-    return Place(
-        kind=one.kind, columns=one.columns, rounds=one.rounds, dtype=array.dtype.name, shape=array.shape, first=first
-    )
 
 
 def _array(room: np.ndarray, place: Place) -> np.ndarray:

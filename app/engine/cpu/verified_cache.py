@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -38,26 +38,23 @@ class VerifiedCache:
     The file of packed weights is the model's: one of a changed model, or of another form of its weights, replaces it.
     """
 
-    def __init__(self, home: Path, folders: Iterable[Path], wanted: WeightsAs, activations: Activations) -> None:
-        folders = tuple(folders)
-        self._wanted, self._activations = wanted, activations
+    def __init__(self, home: Path, folders: tuple[Path, ...], wanted: WeightsAs, activations: Activations) -> None:
+        self._home, self._folders, self._wanted, self._activations = home, folders, wanted, activations
         self._digest = digest(folders, weights=wanted, activations=activations)
         name = hashlib.sha256(repr((*map(str, folders), activations)).encode()).hexdigest()[:24]
         self.file = home / "known" / f"{self._digest}.json"
         self.packed_file = home / "packed" / f"{name}.bin"
 
-    def recall(self, weights: Callable[[], Weights]) -> FusedForward | None:
-        """`weights` are read only if they have to be packed."""
+    def recall(self, weights: Callable[[], Weights], like: WeightsAs | None = None) -> FusedForward | None:
+        """`weights` are read only if they have to be packed.
+
+        `like`: a known form of the model, whose spec will do where this form is not known. For drafters: rounded
+        wrongly, one would be right less often, and no text would be another.
+        """
 
         def build(text: str) -> FusedForward:
             known = VerifiedModel.model_validate_json(text)
-            packed = read_packed(self.packed_file, self._digest)
-            if packed is None:
-                started, stored = time.perf_counter(), weights()
-                named = {name: stored[name] for name in known.names}
-                packed = pack_model(known.spec, weights_as(named, self._wanted), self._activations)
-                self.keep(packed, time.perf_counter() - started)
-            forward = FusedForward(known.spec, packed)
+            forward = self._build(known, weights)
             off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
             if not off < TOLERANCE[self._activations]:
                 self.packed_file.unlink(missing_ok=True)
@@ -66,7 +63,22 @@ class VerifiedCache:
                 )
             return forward
 
-        return read_cached(self.file, build)
+        if (found := read_cached(self.file, build)) is not None or like is None:
+            return found
+        compared = VerifiedCache(self._home, self._folders, like, self._activations)
+        if (known := read_cached(compared.file, VerifiedModel.model_validate_json)) is not None:
+            found = self._build(known, weights)
+            self.remember(known.spec, known.names, trial(found))
+        return found
+
+    def _build(self, known: VerifiedModel, weights: Callable[[], Weights]) -> FusedForward:
+        packed = read_packed(self.packed_file, self._digest)
+        if packed is None:
+            started, stored = time.perf_counter(), weights()
+            named = {name: stored[name] for name in known.names}
+            packed = pack_model(known.spec, weights_as(named, self._wanted), self._activations)
+            self.keep(packed, time.perf_counter() - started)
+        return FusedForward(known.spec, packed)
 
     def remember(self, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
         """`expected`: the modules' logits (N, V) float32 in the trial; names: of their weights."""

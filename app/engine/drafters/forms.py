@@ -101,7 +101,7 @@ def load_best_form(
         followed = answers(first, prompts)
         chance = _mean([guess.confidence for answer in followed for guess in answer])
         if worth(chance, least) >= PROMISE * worth(chance, cost):
-            other = load(weights=FEWEST)
+            other = load(weights=FEWEST, like=most)
             found = other if _gain(first, other, cost, followed, answers(other, prompts, followed)) >= GAIN else first
     write_cached(file, json.dumps(found.weights))
     return found

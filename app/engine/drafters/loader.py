@@ -42,16 +42,17 @@ def load_guesser(
     weights: WeightsAs = "stored",
     home: Path | None = None,
     activations: Activations = "float32",
+    like: WeightsAs | None = None,
 ) -> ModelGuesser:
-    """Raises ModelRefused."""
+    """`like`: see `load`. Raises ModelRefused."""
     card = card_of(folder)
     if card.get("embedding") != "target":
-        forward = _forward(folder, weights, home, activations)
+        forward = _forward(folder, weights, home, activations, like)
         guesser = ModelGuesser(forward, None, kv_bytes=kv_bytes, page_tokens=page_tokens, weights=weights)
     else:
         parts = parts_of(folder, target, card.get("embedding_sha256"))
         source = Source((folder, target), lambda: parts.weights, partial(modules_of, folder, parts), folder)
-        forward = _forward(source, weights, home, activations)
+        forward = _forward(source, weights, home, activations, like)
         if parts.features and not isinstance(forward, FusedForward):
             raise ModelRefused(f"{folder} reads the target's hidden states, which only Llama-shaped drafters can")
         memory = {"kv_bytes": kv_bytes, "page_tokens": page_tokens}
@@ -60,9 +61,11 @@ def load_guesser(
     return guesser
 
 
-def _forward(source: Path | Source, weights: WeightsAs, home: Path | None, activations: Activations) -> Forward:
+def _forward(
+    source: Path | Source, weights: WeightsAs, home: Path | None, activations: Activations, like: WeightsAs | None
+) -> Forward:
     try:
-        return load(source, weights, home, activations)
+        return load(source, weights, home, activations, like)
     except NoIntegerProducts:
         return load(source, weights, home)
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from app.engine.cpu import choose_forward as compare
 from app.engine.cpu.choose_forward import choose_forward
+from app.engine.cpu.equivalence import trial
 from app.engine.drafters import forms
 from app.engine.drafters.forms import GAIN, LONGEST, PROMISE, chance_of, worth
 from app.engine.drafters.guesser import ModelGuesser
@@ -83,7 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def loads(home: Path, monkeypatch: pytest.MonkeyPatch) -> Loads:
-    """Load the drafter; return it and the forms that were read."""
+    """Load the drafter at a first start; return it and the forms that were read."""
     read: list[str] = []
 
     def load(*args: Any, **rest: Any) -> ModelGuesser:
@@ -92,7 +94,7 @@ def loads(home: Path, monkeypatch: pytest.MonkeyPatch) -> Loads:
 
     monkeypatch.setattr(forms, "load_guesser", load)
     monkeypatch.setattr(forms, "PROMPTS", forms.PROMPTS[:2])
-    for kept in home.glob("known/form-*"):
+    for kept in home.glob("known/*"):
         kept.unlink()
 
     def found() -> tuple[ModelGuesser, list[str]]:
@@ -114,6 +116,21 @@ def test_a_form_is_chosen_by_its_cost_and_kept(
     assert (guesser.weights, read) == (chosen, ["q8_0", "q4_0"])
     again, read = loads()
     assert (again.weights, read) == (chosen, [chosen])
+
+
+def test_modules_run_for_one_form_alone(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    real = compare.choose_forward
+
+    def choose(model: Any, wanted: Any, *rest: Any) -> Any:
+        compared.append(wanted)
+        return real(model, wanted, *rest)
+
+    monkeypatch.setattr(compare, "choose_forward", choose)
+    monkeypatch.setattr(forms, "_seconds", lambda guessers: (1.0, 0.6))
+    first, again = loads()[0], loads()[0]
+    assert compared == ["q8_0"] and first.weights == again.weights == "q4_0"
+    assert torch.equal(trial(first.model), trial(again.model))
 
 
 def test_a_form_is_chosen_by_how_often_it_is_right(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
