@@ -22,6 +22,7 @@ else:
     from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
 
 LOAD_FORMAT = "paceline"
+WARMED_TOKENS = 64  # of a first step on a CPU, which compiles for any number
 NO_TOKEN = -1  # vLLM's mark of a place behind a request's last token
 
 
@@ -50,6 +51,15 @@ class Worker(PlatformWorker):
         self._rules: dict[str, RowRule] = {}
         self._verdicts: dict[str, Verdict] = {}
         self._states: torch.Tensor | None = None
+
+    def determine_available_memory(self) -> int:
+        """Warm up; on a CPU with few tokens: the KV cache's size is given, and the largest step may take minutes."""
+        runner, most = self.model_runner, self.model_runner.max_num_tokens
+        if current_platform.is_cpu():
+            runner.max_num_tokens = min(most, WARMED_TOKENS)
+        found: int = super().determine_available_memory()
+        runner.max_num_tokens = most
+        return found
 
     def execute_model(self, scheduler_output: Any) -> Any:
         self._rules, self._verdicts = getattr(scheduler_output, "rules", {}), {}
