@@ -110,7 +110,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: UserPath = Field(
-        Path.home() / ".cache" / "paceline", description="fetched models, and what is known of models"
+        Path.home() / ".cache" / "paceline", description="fetched models, what is known of models, packed weights"
     )
     state: UserPath = Field(STATE, description="pids, logs and Redis data of `up`, a folder an instance")
     redis_url: Annotated[str, AfterValidator(checked)] | None = Field(
