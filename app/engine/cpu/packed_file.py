@@ -4,7 +4,6 @@ The file is a line of JSON, filled up with spaces, and the arrays' bytes.
 """
 
 import logging
-import math
 import mmap
 from pathlib import Path
 from typing import NamedTuple
@@ -68,7 +67,7 @@ def read_packed(file: Path, digest: str) -> PackedModel | None:
         return _read(file, digest)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         log.warning("%s cannot be used and is made again: %s", file, error)
         return None
 
@@ -83,12 +82,6 @@ def _read(file: Path, digest: str) -> PackedModel | None:
         raise ValueError("it is cut off")
     room = np.memmap(file, np.uint8, "r", start)
     return {
-        name: Packed(_array(room, place), place.kind, place.columns, place.rounds)
-        for name, place in index.places.items()
+        name: Packed(np.ndarray(shape, dtype, room.data, first), kind, columns, rounds)
+        for name, (kind, columns, rounds, dtype, shape, first) in index.places.items()
     }
-
-
-def _array(room: np.ndarray, place: Place) -> np.ndarray:
-    dtype = np.dtype(place.dtype)
-    end = place.first + math.prod(place.shape) * dtype.itemsize
-    return room[place.first : end].view(dtype).reshape(place.shape)

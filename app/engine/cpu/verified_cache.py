@@ -58,9 +58,7 @@ class VerifiedCache:
             off = distance(_sample(trial(forward)), torch.tensor(known.logits), known.spread)
             if not off < TOLERANCE[self._activations]:
                 self.packed_file.unlink(missing_ok=True)
-                raise ValueError(
-                    f"the forward's logits are {off:.1e} standard deviations off those of the model's modules"
-                )
+                raise ValueError(f"the forward's logits are {off:.1e} standard deviations off those of its modules")
             return forward
 
         if (found := read_cached(self.file, build)) is not None or like is None:
