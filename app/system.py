@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from uuid import uuid4
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -14,11 +15,15 @@ def write_whole(path: Path, text: str) -> None:
 
 def make_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make the file under another name, and rename it once it is on the disk."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may make the same file now
-    write(scratch)
-    with scratch.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
+    scratch = path.with_name(f".{path.name}.{uuid4().hex}.part")  # another container may make the same file now
+    try:
+        write(scratch)
+        with scratch.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
 
 
 def trim_heap() -> None:

@@ -158,7 +158,10 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     leave_cores_to(model)
     pages = -(-longest // PAGE_TOKENS)
     sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS)
-    size = settings.kv_bytes or kv_bytes(available_bytes(), 1 / CPU_PART, sequence_bytes, max_sequences(settings))
+    free = available_bytes()
+    if free is not None and isinstance(model, FusedForward):
+        free -= model.mapped_bytes
+    size = settings.kv_bytes or kv_bytes(free, 1 / CPU_PART, sequence_bytes, max_sequences(settings))
     return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=settings.prefix_cache)
 
 

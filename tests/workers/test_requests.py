@@ -32,6 +32,10 @@ def _mixed(i: int) -> GenerateRequest:
     )
 
 
+def _tokens(requests: list[GenerateRequest]) -> int:
+    return sum(request.max_tokens for request in requests)
+
+
 def _took_in_turn_s(cluster: Cluster, requests: list[GenerateRequest]) -> float:
     started = time.monotonic()
     for request in requests:
@@ -46,8 +50,9 @@ def test_concurrent_requests_get_the_same_texts_as_alone_in_time(cluster: Cluste
     in_turn_s = _took_in_turn_s(cluster, few)
     with ThreadPoolExecutor(CROWD) as pool:
         streams = list(pool.map(lambda request: cluster.stream(request).read(), requests))
-    in_turn_s += _took_in_turn_s(cluster, few)
-    in_turn_s *= CROWD / (2 * len(few))
+    again = [request.model_copy(update={"prompt": f"again {request.prompt}"}) for request in few]
+    in_turn_s += _took_in_turn_s(cluster, again)
+    in_turn_s *= _tokens(requests) / _tokens(few + again)
     wrong = [i for i, stream in enumerate(streams) if stream.tokens != alone(requests[i])]
     assert not wrong
     silent_s = max(stream.longest_gap_s for stream in streams)

@@ -79,6 +79,11 @@ class FusedForward:
         self._rooms.threads = self._team.size
         self._least_tiles = -(-2 * self._team.size // self.shape.num_key_heads)  # each is attended a key head at a time
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Return the bytes of a file, which the system counts as free memory though each step reads them."""
+        return sum(array.nbytes for array in self._held.values() if not array.flags.writeable)
+
     def last_hidden(self, rows: int) -> np.ndarray:
         """Copy the last pass's final normed states, (rows, d) float32."""
         return self._rooms.normed(rows)

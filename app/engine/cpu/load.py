@@ -30,15 +30,17 @@ def load(
     wanted: WeightsAs = "stored",
     home: Path | None = None,
     activations: Activations = "float32",
+    *,
+    drafts: bool = False,
     like: WeightsAs | None = None,
 ) -> Forward:
     """Load a model. Raises ModelRefused.
 
-    `home` keeps what is measured of it, which makes the next start far shorter. `like`: a form that was compared with
-    the modules, after which a drafter's other forms need not be.
+    `home` keeps what is measured of it, which makes the next start far shorter. `like`: a form of a drafter that was
+    compared with the modules, after which its other forms need not be.
     """
     found = source if isinstance(source, Source) else _in_folder(source)
-    cache = VerifiedCache(home, found.folders, wanted, activations) if home is not None else None
+    cache = VerifiedCache(home, found.folders, wanted, activations, drafts=drafts) if home is not None else None
     if cache is not None and (known := cache.recall(found.weights, like)) is not None:
         return known
     weights = found.weights()

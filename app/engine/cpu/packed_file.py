@@ -5,6 +5,7 @@ The file is a line of JSON, filled up with spaces, and the arrays' bytes.
 
 import logging
 import mmap
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,11 +77,11 @@ def _read(file: Path, digest: str) -> PackedModel | None:
     with file.open("rb") as stream:
         index = Index.model_validate_json(stream.readline())
         start = stream.tell()
-    if index.digest != digest:
-        return None
-    if file.stat().st_size != start + index.size:
-        raise ValueError("it is cut off")
-    room = np.memmap(file, np.uint8, "r", start)
+        if index.digest != digest:
+            return None
+        if os.fstat(stream.fileno()).st_size != start + index.size:
+            raise ValueError("it is cut off")
+        room = np.memmap(stream, np.uint8, "r", start)
     return {
         name: Packed(np.ndarray(shape, dtype, room.data, first), kind, columns, rounds)
         for name, (kind, columns, rounds, dtype, shape, first) in index.places.items()

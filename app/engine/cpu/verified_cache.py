@@ -38,18 +38,21 @@ class VerifiedCache:
     The file of packed weights is the model's: one of a changed model, or of another form of its weights, replaces it.
     """
 
-    def __init__(self, home: Path, folders: tuple[Path, ...], wanted: WeightsAs, activations: Activations) -> None:
+    def __init__(
+        self, home: Path, folders: tuple[Path, ...], wanted: WeightsAs, activations: Activations, *, drafts: bool
+    ) -> None:
+        """`drafts`: it is a drafter, of which less is compared than of a target: they share no file."""
         self._home, self._folders, self._wanted, self._activations = home, folders, wanted, activations
-        self._digest = digest(folders, weights=wanted, activations=activations)
-        name = hashlib.sha256(repr((*map(str, folders), activations)).encode()).hexdigest()[:24]
+        self._digest = digest(folders, weights=wanted, activations=activations, drafts=drafts)
+        name = hashlib.sha256(repr((*map(str, folders), activations, drafts)).encode()).hexdigest()[:24]
         self.file = home / "known" / f"{self._digest}.json"
         self.packed_file = home / "packed" / f"{name}.bin"
 
     def recall(self, weights: Callable[[], Weights], like: WeightsAs | None = None) -> FusedForward | None:
         """`weights` are read only if they have to be packed.
 
-        `like`: a known form of the model, whose spec will do where this form is not known. For drafters: rounded
-        wrongly, one would be right less often, and no text would be another.
+        `like`: a known form of a drafter, whose spec will do where this form is not known: rounded wrongly, it would
+        be right less often, and no text would be another.
         """
 
         def build(text: str) -> FusedForward:
@@ -63,11 +66,15 @@ class VerifiedCache:
 
         if (found := read_cached(self.file, build)) is not None or like is None:
             return found
-        compared = VerifiedCache(self._home, self._folders, like, self._activations)
-        if (known := read_cached(compared.file, VerifiedModel.model_validate_json)) is not None:
-            found = self._build(known, weights)
-            self.remember(known.spec, known.names, trial(found))
-        return found
+
+        def build_like(text: str) -> FusedForward:
+            known = VerifiedModel.model_validate_json(text)
+            forward = self._build(known, weights)
+            self.remember(known.spec, known.names, trial(forward))
+            return forward
+
+        compared = VerifiedCache(self._home, self._folders, like, self._activations, drafts=True)
+        return read_cached(compared.file, build_like)
 
     def _build(self, known: VerifiedModel, weights: Callable[[], Weights]) -> FusedForward:
         packed = read_packed(self.packed_file, self._digest)
@@ -79,7 +86,7 @@ class VerifiedCache:
         return FusedForward(known.spec, packed)
 
     def remember(self, spec: ModelSpec, names: tuple[str, ...], expected: torch.Tensor) -> None:
-        """`expected`: the modules' logits (N, V) float32 in the trial; names: of their weights."""
+        """`expected`: logits (N, V) float32 of the trial, a target's from its modules; names: of their weights."""
         known = VerifiedModel(spec=spec, names=names, logits=_sample(expected).tolist(), spread=float(expected.std()))
         write_cached(self.file, known.model_dump_json())
 

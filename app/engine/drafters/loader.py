@@ -65,9 +65,9 @@ def _forward(
     source: Path | Source, weights: WeightsAs, home: Path | None, activations: Activations, like: WeightsAs | None
 ) -> Forward:
     try:
-        return load(source, weights, home, activations, like)
+        return load(source, weights, home, activations, drafts=True, like=like)
     except NoIntegerProducts:
-        return load(source, weights, home)
+        return load(source, weights, home, drafts=True)
 
 
 def card_of(folder: Path) -> dict[str, Any]:

@@ -53,9 +53,12 @@ class Worker(PlatformWorker):
         self._states: torch.Tensor | None = None
 
     def determine_available_memory(self) -> int:
-        """Warm up; on a CPU with few tokens: the KV cache's size is given, and the largest step may take minutes."""
+        """Warm up; on a CPU with few tokens: the KV cache's size is given, and the largest step may take minutes.
+
+        Stages of a pipeline make room for states here, for the largest step.
+        """
         runner, most = self.model_runner, self.model_runner.max_num_tokens
-        if current_platform.is_cpu():
+        if current_platform.is_cpu() and self.parallel_config.pipeline_parallel_size == 1:
             runner.max_num_tokens = min(most, WARMED_TOKENS)
         found: int = super().determine_available_memory()
         runner.max_num_tokens = most

@@ -11,7 +11,7 @@ from pathlib import Path
 from app.config import ROOT
 from app.system import installed
 
-LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton")
+LIBRARIES = ("torch", "transformers", "numba", "numpy", "triton", "gguf")
 
 
 def digest(folders: Iterable[Path], **about: object) -> str:

@@ -164,7 +164,7 @@ def test_weights_that_take_long_to_pack_are_read_packed(tmp_path, monkeypatch, w
     monkeypatch.setattr(loading, "Stored", None)  # what is packed is read from no other file
     second = load(tmp_path / "model", wanted, tmp_path, activations)
     assert torch.equal(trial(first), trial(second)) and second.weight_bytes == first.weight_bytes
-    assert len(second._held) == len(first._held)
+    assert len(second._held) == len(first._held) and first.mapped_bytes == 0 < second.mapped_bytes
 
 
 def test_packed_weights_of_a_changed_model_are_replaced(llama, tmp_path, asked, monkeypatch):
@@ -188,3 +188,11 @@ def test_damaged_packed_weights_are_made_again(llama, tmp_path, monkeypatch, cap
     file.write_bytes({"cut off": whole[:-1], "longer": whole + b"0", "no index": b"{}\n", "zeros": zeros}[change])
     assert torch.equal(trial(first), trial(load(llama, "stored", tmp_path)))
     assert "again" in caplog.text and file.read_bytes() == whole
+
+
+def test_a_target_is_compared_in_a_form_in_which_it_has_drafted(llama, tmp_path, asked):
+    load(llama, "stored", tmp_path, drafts=True)
+    other = load(llama, "q8_0", tmp_path, drafts=True, like="stored")
+    assert len(asked) == 1 and torch.equal(trial(other), trial(load(llama, "q8_0", tmp_path, drafts=True)))
+    load(llama, "q8_0", tmp_path)
+    assert len(asked) == 2
