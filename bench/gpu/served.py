@@ -4,11 +4,11 @@ Starts a deployment of the model, and has it answer the benchmarks' prompts with
 run already (`--peer NAME=URL`, with OpenAI's API) answer the same prompts. Arms take turns block by block, so all meet
 the same disturbances; a block's prompts are new to each. Rates are those of all requests of a block together.
 
-With vLLM as the engine, and first the tests of that target on the device (PYTHON is an environment's that has vLLM):
+With vLLM as the engine, and first the tests of that target (PYTHON is an environment's that has vLLM and pytest):
 
-    PYTHON -m pytest --noconftest -m "" tests/app/engine/vllm/apart/target.py
-    export PACELINE_ENGINE=vllm PACELINE_VLLM_PYTHON=PYTHON
-    python bench/gpu/served.py --model FOLDER --peer vllm=URL --out FILE
+    export PACELINE_VLLM_PYTHON=PYTHON
+    ./paceline test -m extended tests/app/engine/vllm -k whole
+    PACELINE_ENGINE=vllm python bench/gpu/served.py --model FOLDER --peer vllm=URL --out FILE
 """
 
 import argparse

@@ -97,6 +97,7 @@ def test_killed_process_is_restarted_until_ready(running_up: Up, role: str) -> N
     up = running_up
     wait_for(lambda: not _health(up).problems)
     before = _health(up)
+    assert before.ready and before.problems == ()
     (pid,) = before.processes[role]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: _health(up).processes[role] not in ((pid,), ()))
