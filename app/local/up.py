@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,10 +111,13 @@ def _models(settings: Settings, progress: Progress) -> dict[str, object]:
         check_gguf(place)
     drafters = _fitting(settings, settings.drafters, place)
     served_name = _served_name(settings, place)
-    target = resolve(settings.model, settings.home, progress, engine=settings.engine)
-    drafters = _fitting(settings, drafters, target)  # what could not be compared before
-    folders = [resolve_drafter(name, settings.home, progress) for name in drafters]
-    names = (str(folder) if folder.parent != SHIPPED else folder.name for folder in folders)
+    with ThreadPoolExecutor() as pool:  # each is read in a process of its own
+        resolved = pool.submit(resolve, settings.model, settings.home, progress, engine=settings.engine)
+        folders = {name: pool.submit(resolve_drafter, name, settings.home, progress) for name in drafters}
+        target = resolved.result()
+        drafters = _fitting(settings, drafters, target)  # what could not be compared before
+    found = (folders[name].result() for name in drafters)
+    names = (str(folder) if folder.parent != SHIPPED else folder.name for folder in found)
     return {"model": str(target), "served_name": served_name, "drafters": tuple(names)}
 
 

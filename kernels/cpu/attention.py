@@ -3,7 +3,8 @@
     softmax(q K^T * scale) V
 
 Splits have SPLIT positions in every batch; each gives its maximum, sum of weights and weighted sum of values, and
-`join` adds them in order. Hidden keys add exact zeros. Arrays are float32, given by address.
+`join` adds them in order. Hidden keys add exact zeros. Arrays are float32, given by address. `attend` is called by
+address, so that it is compiled once for all that attend.
 """
 
 import numpy as np
@@ -14,11 +15,13 @@ from kernels.cpu.row_ops import LOWEST, ZERO
 from kernels.cpu.simd import (
     LANES,
     add,
+    call_with,
     div,
     exp,
     fma,
     larger,
     load,
+    load_index,
     load_one,
     max_of,
     splat,
@@ -28,22 +31,21 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
-from kernels.jit import kernel
+from kernels.jit import Native, kernel
 
 SPLIT = 512  # keys
 TILE = 8  # rows of a tile at most
 NO_WINDOW = 2**62
 
 
-@kernel
-def attend(
+def _attend(
     q: int,  # (rows * fold, D), scaled
     rows: int,
     fold: int,  # query heads of the key head, standing under each other for each row
     position: int,  # of the first row
     split: int,
     window: int,
-    pages: np.ndarray,  # the sequence's page numbers
+    pages: int,  # the sequence's page numbers, int64
     keys: int,  # of this layer and key head: (pages, S / 16, D, 16), pages `page_bytes` apart
     values: int,  # the same: (pages, D / 16, S, 16)
     page_bytes: int,
@@ -70,7 +72,7 @@ def attend(
         highest, total = weigh(row, max(0, seen - window - start), seen - start, end - start)
         store_one(stats + 8 * line, highest)
         store_one(stats + 8 * line + 4, total)
-    numbers = pages.ctypes.data + 8 * (start // page_tokens)
+    numbers = pages + 8 * (start // page_tokens)
     for i in range(0, depth, LANES):
         at = values + 4 * i * page_tokens
         paged_product(
@@ -79,9 +81,9 @@ def attend(
 
 
 @kernel
-def block_at(key: int, pages: np.ndarray, page_bytes: int, page_tokens: int, depth: int) -> int:
+def block_at(key: int, pages: int, page_bytes: int, page_tokens: int, depth: int) -> int:
     """Return where the block of sixteen keys that begins with this one lies, in bytes."""
-    return pages[key // page_tokens] * page_bytes + 4 * (key % page_tokens) * depth
+    return load_index(pages + 8 * (key // page_tokens)) * page_bytes + 4 * (key % page_tokens) * depth
 
 
 @kernel
@@ -120,3 +122,8 @@ def join(sums: int, stats: int, splits: int, sums_step: int, stats_step: int, de
             factor = exp(splat(load_one(stats + s * stats_step) - highest))
             value = fma(factor, load(sums + s * sums_step + 4 * i), value)
         store(out + 4 * i, div(value, total))
+
+
+ARGUMENTS = 15
+ATTEND = Native(_attend, "attend", ARGUMENTS)
+attend = call_with(ARGUMENTS)  # the code at an address, with what `_attend` takes

@@ -122,8 +122,8 @@ def mix_unit(m: Model, s: Step, r: Room, layer: int, thread: int, unit: int, hea
     window = m.layers[layer, WINDOW]
     here = (line * m.num_key_heads + rows * head) * fold
     attend(
-        queries, rows, fold, position, split, window, s.pages[first_page:], m.keys + at, m.values + at,
-        4 * m.num_key_heads * depth * m.page_tokens, m.page_tokens, depth,
+        m.attention_kernel, queries, rows, fold, position, split, window, s.pages.ctypes.data + 8 * first_page,
+        m.keys + at, m.values + at, 4 * m.num_key_heads * depth * m.page_tokens, m.page_tokens, depth,
         r.scores + thread * r.scores_bytes, r.sums + 4 * here * depth, r.stats + 8 * here,
     )  # fmt: skip
     if splits == 1:

@@ -37,6 +37,7 @@ class Model(NamedTuple):
     epsilon: float
     scale: float  # of the scores
     layers: np.ndarray  # (L, NUM_SLOTS) int64, addresses and the window
+    attention_kernel: int  # the address of `kernels.cpu.attention.ATTEND`
     embedding_kernel: int  # that reads a row (`kernels.cpu.products.embedding.ROW`)
     embedding: int  # (V, hidden), packed; the head's address where they are one
     final_norm: int

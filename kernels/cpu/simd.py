@@ -59,6 +59,17 @@ def op(returns: types.Type, *takes: types.Type) -> Callable[[Emit], Any]:
     return wrap
 
 
+def call_with(arguments: int) -> Any:
+    """Return an op that calls the code at an address, of a `Native`, with so many integers."""
+
+    @op(nothing, address, *[index] * arguments)
+    def call_native(b: ir.IRBuilder, code: Any, *given: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * arguments)
+        b.call(b.inttoptr(code, kind.as_pointer()), given)
+
+    return call_native
+
+
 def call(b: ir.IRBuilder, name: str, returns: ir.Type, *args: Any) -> Any:
     kind = ir.FunctionType(returns, [arg.type for arg in args])
     return b.call(cgutils.get_or_insert_function(b.module, kind, name), args)
@@ -136,6 +147,11 @@ def store(b: ir.IRBuilder, where: Any, value: Any) -> Any:
 @op(number, address)
 def load_one(b: ir.IRBuilder, where: Any) -> Any:
     return b.load(at(b, where, _F32), align=4)
+
+
+@op(index, address)
+def load_index(b: ir.IRBuilder, where: Any) -> Any:
+    return b.load(at(b, where, ir.IntType(64)), align=8)
 
 
 @op(nothing, address, number)

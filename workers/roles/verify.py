@@ -125,6 +125,7 @@ class VerifierLoop(HeartbeatTask):
         self._reconciled_s = 0.0
         self._measure = measure
         self._idle_s = IDLE_S
+        self._have_drafters_started = False  # which needs these cores
         self._worked_s = -inf  # the last time, monotonic
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
@@ -156,7 +157,9 @@ class VerifierLoop(HeartbeatTask):
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
         if self._heartbeat.attends(self._mailbox):
             return
-        is_look_due = self._measure is not None and pool.models  # else drafters may still start
+        are_drafters_up = bool(pool.models) or not self._deployment.settings.drafters
+        self._have_drafters_started |= are_drafters_up
+        is_look_due = self._measure is not None and are_drafters_up
         if is_look_due or self._deployment.requests.owned(self._verifier.owner):
             self._deployment.post(self._mailbox, [ToVerifier()])
 
@@ -167,7 +170,7 @@ class VerifierLoop(HeartbeatTask):
         now_s = time.monotonic()
         if self._verifier.sequences:
             self._worked_s = now_s
-        elif self._measure is not None and now_s - self._worked_s >= self._idle_s:
+        elif self._measure is not None and self._have_drafters_started and now_s - self._worked_s >= self._idle_s:
             if self._measure(self._is_left_alone):
                 self._measure = None
             else:

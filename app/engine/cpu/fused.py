@@ -14,7 +14,7 @@ from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
 from kernels.cpu import shapes
-from kernels.cpu.attention import NO_WINDOW, SPLIT
+from kernels.cpu.attention import ATTEND, NO_WINDOW, SPLIT
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.embedding import ROW
@@ -134,6 +134,7 @@ class FusedForward:
             epsilon=spec.epsilon,
             scale=spec.scale,
             layers=np.array(layers, np.int64),
+            attention_kernel=ATTEND.address,
             embedding_kernel=ROW[embedding.kind].address,
             embedding=self._hold(embedding.array),
             final_norm=self._hold(packed["final_norm"].array),

@@ -43,25 +43,15 @@ READ = 24  # tokens before the guesses that are timed
 LOOKS = 3
 PROMPTS = (
     "Write a Python function that reverses a list.",
-    "Write a SQL query that counts orders by customer.",
     "Explain what this does: for i in range(10): print(i * i)",
-    "Write a bash script that deletes empty files.",
     "What is 15 percent of 240? Explain.",
-    "Solve 3x + 7 = 25 step by step.",
     "A train travels 180 km in two hours. How fast is it?",
-    "Find the area of a circle with a radius of 5 cm.",
     "How can I sleep better?",
-    "What should I cook with rice, eggs and spinach?",
     "I want to start running. How do I begin?",
-    "Help me to plan a weekend by the sea.",
     "Write a short story about a lighthouse.",
-    "Describe a forest in autumn.",
     "Write a letter to a friend who has moved away.",
-    "Write a poem about rain.",
     "Why is the sky blue?",
-    "Who was Marie Curie?",
     "How does a vaccine work?",
-    "What is the capital of Australia, and why?",
 )
 
 
@@ -81,7 +71,7 @@ def load_best_form(
 
     A step's time is unknown here: as both read their weights once, a guess costs its bytes over the target's. How much
     less it costs in fewer bits is timed. A guess is right with the chance that the form of most bits gives it, over
-    twenty answers of that form. Fewer bits that could not gain even if as right are not tried. Raises ModelRefused.
+    ten answers of that form. Fewer bits that could not gain even if as right are not tried. Raises ModelRefused.
     """
     machine = [platform.machine(), processor(), torch.get_num_threads()]
     load = partial(

@@ -21,6 +21,8 @@ from app.engine.kv.sizing import longest_tokens
 from app.engine.profile.gpu_profiler import measure_gpu_costs
 from app.engine.profile.profiler import (
     CONTEXT,
+    FIRST_PASSES,
+    FIRST_ROWS,
     Exactness,
     LogitRows,
     ProfiledTarget,
@@ -48,20 +50,22 @@ def measured(
 ) -> StepCosts:
     """Cache below `settings.home`; warn if rows do not keep their bits.
 
-    Whether what is kept still holds takes seconds to see: `measure_again` looks, when there is time.
+    On a CPU few steps are timed before the first request: `measure_again` does the rest when there is time, and looks
+    at later starts whether what is kept still holds.
     """
     file = _file(folder, settings)
     kept = read_cached(file, _build)
     if kept is None:
         STARTING.info("warming up: timing steps")
         if device == "cpu":
-            costs = measure_costs(runner, vocab_size, context_tokens)
+            kept = None, measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES)
         else:
             costs = measure_gpu_costs(runner, vocab_size, longest_tokens(context_tokens, settings))
-        kept = check_exactness(runner, vocab_size), costs
+            kept = check_exactness(runner, vocab_size), costs
         _keep(file, *kept)
     exactness, costs = kept
-    exactness.warn()
+    if exactness is not None:
+        exactness.warn()
     return costs
 
 
@@ -74,23 +78,30 @@ def measure_again(
     settings: Settings,
     goes_on: Callable[[], bool],
 ) -> bool:
-    """Look whether what is kept holds; else measure anew, and let `costs` take over what is faster.
+    """Measure in full what a first start did not; later look whether that holds, and else measure anew.
 
-    A machine that is busy only slows steps down. Return False when `goes_on`, asked before each step, ended it.
+    `costs` take over what is faster: a machine that is busy only slows steps down. Return False when `goes_on`, asked
+    before each step, ended it.
     """
     file, watched = _file(folder, settings), _Watched(runner, goes_on)
     kept = read_cached(file, _build)
+    if kept is None:
+        return True
+    exactness, known = kept
     try:
-        if kept is None or _holds(kept[1], watched, vocab_size):
+        if exactness is not None and _holds(known, watched, vocab_size):
             return True
-        log.info("steps are faster than when they were measured, or of another shape: measuring again")
+        log.info("timing more steps" if exactness is None else "steps are faster than kept, or of another shape")
         found = measure_costs(watched, vocab_size, context_tokens)
+        checked = exactness or check_exactness(watched, vocab_size)
     except _Interrupted:
         watched.release_all()
         return False
-    if sum(map(found.seconds, SPOTS)) < sum(map(kept[1].seconds, SPOTS)):
+    if exactness is None:
+        checked.warn()
+    if exactness is None or sum(map(found.seconds, SPOTS)) < sum(map(known.seconds, SPOTS)):
         costs.take_over(found)
-        _keep(file, kept[0], found)
+        _keep(file, checked, found)
     return True
 
 
@@ -146,13 +157,16 @@ def _file(folder: Path, settings: Settings) -> Path:
     return settings.home / "measured" / f"{_key(folder, settings)}.json"
 
 
-def _keep(file: Path, exactness: Exactness, costs: StepCosts) -> None:
-    write_cached(file, json.dumps({"exactness": asdict(exactness), "costs": json.loads(costs.dumps())}))
+def _keep(file: Path, exactness: Exactness | None, costs: StepCosts) -> None:
+    """Without `exactness`, it is the first start's short measurement."""
+    checked = exactness and asdict(exactness)
+    write_cached(file, json.dumps({"exactness": checked, "costs": json.loads(costs.dumps())}))
 
 
-def _build(text: str) -> tuple[Exactness, StepCosts]:
+def _build(text: str) -> tuple[Exactness | None, StepCosts]:
     data = json.loads(text)
-    return Exactness(**data["exactness"]), StepCosts.loads(json.dumps(data["costs"]))
+    checked = data["exactness"]
+    return None if checked is None else Exactness(**checked), StepCosts.loads(json.dumps(data["costs"]))
 
 
 def _key(folder: Path, settings: Settings) -> str:

@@ -30,6 +30,7 @@ class ProfiledTarget(Target, Protocol):
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 CONTEXT = 96  # cached tokens under the measured rows
 PASSES = 5
+FIRST_ROWS, FIRST_PASSES = (1, 2, 4, 8, 16), 2  # before the first request
 ENOUGH_S = 3.0  # of passes, after which the least of two counts: long steps are disturbed little
 LONG_CONTEXT = 2048  # cached tokens under the rows that price contexts; fewer where fewer fit
 LONG_ROWS = (1, 8)
@@ -39,52 +40,62 @@ LONG_ROWS = (1, 8)
 CHECKS = ((7, 7), (40, 40), (125, 132), (126, 132), (189, 198), (190, 198))
 
 
-def measure_costs(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> StepCosts:
-    """Takes seconds."""
-    reading = _reading(runner, vocab_size, context_tokens)
-    verified = times(runner, vocab_size, ROWS, PASSES)
-    points = {rows: max(seconds / 2, seconds - reading.seconds(CONTEXT, rows)) for rows, seconds in verified.items()}
-    most_s = max(0.0, points[ROWS[-1]] - points[1]) / (2 * ROWS[-1])  # a disturbed first row may look dearer than all
-    logits_s = min(logits_seconds(runner, vocab_size, verified[ROWS[-1]]), most_s)
-    return StepCosts(points, reading=reading, logits_s=logits_s)
+def measure_costs(
+    runner: ProfiledTarget,
+    vocab_size: int,
+    context_tokens: int,
+    sizes: tuple[int, ...] = ROWS,
+    passes: int = PASSES,
+) -> StepCosts:
+    """`sizes`: rows of the timed steps. Takes seconds."""
+    reading = _reading(runner, vocab_size, context_tokens, passes)
+    most = sizes[-1]
+    with _cached(runner, vocab_size, most) as sequence:
+        verified = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
+        logits_s = _logits_seconds(runner, sequence, verified[CONTEXT, most], passes)
+    points = {rows: max(took_s / 2, took_s - reading.seconds(CONTEXT, rows)) for (_, rows), took_s in verified.items()}
+    most_s = max(0.0, points[most] - points[1]) / (2 * most)  # a disturbed first row may look dearer than all
+    return StepCosts(points, reading=reading, logits_s=min(logits_s, most_s))
 
 
-def logits_seconds(runner: ProfiledTarget, vocab_size: int, verified_s: float) -> float:
-    """`verified_s`: seconds of a step of the most ROWS, all with logits."""
-    rows = ROWS[-1]
-    sequence = probe(CONTEXT + rows, vocab_size)
-    _run(runner, sequence, 0, CONTEXT)
-    chunk = BatchEntry(sequence, CONTEXT, sequence.tokens[CONTEXT:], Tree(), final=True)
-    read_s = min(step_seconds(runner, [chunk]) for _ in range(PASSES))
-    runner.release(sequence)
-    return max(0.0, verified_s - read_s) / (rows - 1)
+def _logits_seconds(runner: ProfiledTarget, sequence: CachedSequence, verified_s: float, passes: int) -> float:
+    """`verified_s`: seconds of a step of all the sequence's further rows, each with logits."""
+    rest = sequence.tokens[CONTEXT:]
+    chunk = BatchEntry(sequence, CONTEXT, rest, Tree(), final=True)
+    read_s = min(step_seconds(runner, [chunk]) for _ in range(passes))
+    return max(0.0, verified_s - read_s) / (len(rest) - 1)
 
 
 def times(runner: ProfiledTarget, vocab_size: int, sizes: tuple[int, ...], passes: int = 3) -> dict[int, float]:
-    sequence = probe(CONTEXT + max(sizes), vocab_size)
-    _run(runner, sequence, 0, CONTEXT)
-    points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
-    runner.release(sequence)
+    with _cached(runner, vocab_size, max(sizes)) as sequence:
+        points = _timed(runner, sequence, [(CONTEXT, rows) for rows in sizes], passes)
     return {rows: seconds for (_, rows), seconds in points.items()}
 
 
 @contextmanager
 def a_step(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[Callable[[], float]]:
     """Yield a timer of a step of `rows` rows over CONTEXT cached tokens."""
+    with _cached(runner, vocab_size, rows) as sequence:
+        yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1)
+
+
+@contextmanager
+def _cached(runner: ProfiledTarget, vocab_size: int, rows: int) -> Iterator[CachedSequence]:
+    """Yield a sequence of CONTEXT cached tokens and further ones for `rows` rows."""
     sequence = probe(CONTEXT + rows, vocab_size)
     _run(runner, sequence, 0, CONTEXT)
-    yield lambda: _seconds(runner, sequence, CONTEXT, rows - 1)
+    yield sequence
     runner.release(sequence)
 
 
-def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int) -> Reading:
+def _reading(runner: ProfiledTarget, vocab_size: int, context_tokens: int, passes: int) -> Reading:
     longest = min(LONG_CONTEXT, context_tokens, runner.capacity_tokens // 2) - max(LONG_ROWS)
     if longest < 2 * CONTEXT:
         return Reading()
     sequence = probe(longest + max(LONG_ROWS), vocab_size)
     runner.try_reserve(BatchEntry(sequence, 0, sequence.tokens, Tree(), final=True))
     points = [(context, rows) for context in (CONTEXT, longest) for rows in LONG_ROWS]
-    seconds = _timed(runner, sequence, points, PASSES)
+    seconds = _timed(runner, sequence, points, passes)
     runner.release(sequence)
     few, many = ((seconds[longest, rows] - seconds[CONTEXT, rows]) / (longest - CONTEXT) for rows in LONG_ROWS)
     few = max(0.0, min(few, many))  # more rows never take less: then the few were disturbed

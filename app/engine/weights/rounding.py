@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import gguf
 
 from app.config import WeightsAs
-from app.engine.weights.blocks import EMBEDDING, Blocks, Weight, Weights, dense
+from app.engine.weights.blocks import EMBEDDING, Blocks, Weight, Weights, by_rows, dense
 
 GROUP = 32  # numbers of a block of Q8_0 and Q4_0
 BITS = {"float32": 32.0, "q8_0": 8.5, "q4_0": 4.5}  # of a weight, with its part of the block's scale
@@ -25,8 +25,8 @@ def round_linear(weight: Weight, wanted: WeightsAs) -> Weight:
     whole = dense(weight)
     if wanted == "float32" or whole.shape[1] % GROUP:
         return whole
-    kind = gguf.GGMLQuantizationType[wanted.upper()]
-    return Blocks(kind.name, gguf.quants.quantize(whole.numpy(), kind), whole.shape[1])
+    kind = wanted.upper()
+    return Blocks(kind, by_rows(gguf.quants.quantize, whole.numpy(), kind), whole.shape[1])
 
 
 def linear_bytes(weights: Weights, wanted: WeightsAs) -> float:

@@ -1,23 +1,16 @@
 """Read a token's embedding from a packed weight as float32."""
 
-from typing import Any
-
-from llvmlite import ir
-
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.linear import CHUNK, scratch
 from kernels.cpu.products.tile import expander
-from kernels.cpu.simd import BYTES, LANES, address, index, load_one, nothing, op, store_one
+from kernels.cpu.simd import BYTES, LANES, call_with, load_one, store_one
 from kernels.jit import Native
 
 ARGUMENTS = 4  # of every kernel here
 
 
-@op(nothing, address, address, index, index, address)
-def call_row(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
-    """Call the kernel at an address with: packed W, depth, a row's number, the address of (depth,) float32."""
-    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
-    b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
+# Calls the kernel at an address with: packed W, depth, a row's number, the address of (depth,) float32.
+call_row = call_with(ARGUMENTS)
 
 
 def _stored(form: Format) -> Native:

@@ -29,7 +29,7 @@ from kernels.cpu.products.tile import (
     tallest,
 )
 from kernels.cpu.row_ops import ZERO
-from kernels.cpu.simd import BYTES, address, index, load, nothing, op, splat, store
+from kernels.cpu.simd import BYTES, address, call_with, load, op, splat, store
 from kernels.jit import Native, kernel
 
 PANEL = 48  # rows that go over a few blocks before the next rows do: both stay in the second-level cache
@@ -75,10 +75,7 @@ def scratch(b: ir.IRBuilder) -> Any:
     return b.ptrtoint(room, ir.IntType(64))
 
 
-@op(nothing, address, index, address, index, address, index, address, index, index, address, index)
-def call_linear(b: ir.IRBuilder, kernel: Any, *arguments: Any) -> Any:
-    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * ARGUMENTS)
-    b.call(b.inttoptr(kernel, kind.as_pointer()), arguments)
+call_linear = call_with(ARGUMENTS)  # the code at an address, with what `_over_blocks` returns
 
 
 def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = PAIR_ROWS) -> Any:

@@ -2,20 +2,20 @@
 split.
 """
 
+import numba
 import numpy as np
 import pytest
 
-from kernels.cpu.attention import SPLIT, attend, join
+from kernels.cpu.attention import ATTEND, SPLIT, attend, join
 from kernels.cpu.simd import LANES
-from kernels.jit import kernel
 
 NO_WINDOW = 2**62
 PAGE, DEPTH, FOLD = 32, 32, 3
 rng = np.random.default_rng(1)
 
 
-@kernel
-def one_tile(q, position, window, pages, keys, values, out):
+@numba.njit
+def one_tile(code, q, position, window, pages, keys, values, out):
     """Attend a tile: scaled queries (rows, FOLD, D) at positions from `position` on; returns the
     same shape."""
     rows = q.shape[0]
@@ -25,8 +25,8 @@ def one_tile(q, position, window, pages, keys, values, out):
     stats = np.empty((splits, lines, 2), np.float32)
     for split in range(splits):
         attend(
-            q.ctypes.data, rows, FOLD, position, split, window, pages, keys.ctypes.data, values.ctypes.data,
-            4 * DEPTH * PAGE, PAGE, DEPTH, scores.ctypes.data,
+            code, q.ctypes.data, rows, FOLD, position, split, window, pages.ctypes.data, keys.ctypes.data,
+            values.ctypes.data, 4 * DEPTH * PAGE, PAGE, DEPTH, scores.ctypes.data,
             sums.ctypes.data + 4 * split * lines * DEPTH, stats.ctypes.data + 8 * split * lines,
         )  # fmt: skip
     for line in range(lines):
@@ -56,7 +56,7 @@ class Cache:
     def attend(self, first: int, rows: int, window: int = NO_WINDOW) -> np.ndarray:
         out = np.empty((rows, FOLD, DEPTH), np.float32)
         q = self.q[first : first + rows].copy()
-        one_tile(q, first, window, self.pages, self.keys, self.values, out)
+        one_tile(ATTEND.address, q, first, window, self.pages, self.keys, self.values, out)
         return out
 
     def exact(self, position: int, window: int = NO_WINDOW) -> np.ndarray:

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 
+import numba
 import numpy as np
 import pytest
 
@@ -16,12 +17,11 @@ from kernels.cpu.threads import (
     team,
     words,
 )
-from kernels.jit import kernel
 
 PARTS, PIECES = 300, 7
 
 
-@kernel
+@numba.njit(nogil=True)
 def add_up(memory, threads, cells, seen):
     """Add one to each cell in every part, a piece at a time; between parts all cells must agree."""
     at = memory.ctypes.data
@@ -50,7 +50,7 @@ def test_every_piece_is_done_once_and_no_thread_runs_ahead(size):
         assert len(memory) == HEADER + PARTS
 
 
-@kernel
+@numba.njit(nogil=True)
 def one_meeting(memory, threads):
     meet(memory.ctypes.data, threads)
 

@@ -146,7 +146,8 @@ def test_step_costs_are_looked_at_before_the_first_request_once_drafters_are_up(
 
     loop = VerifierLoop(lone_deployment, local.verifier, local.fuser, heartbeat, BOX, look)
     loop.beat()
-    assert not lone_deployment.mailboxes.waiting(BOX), "no drafter is up yet"
+    loop.handle([])
+    assert not lone_deployment.mailboxes.waiting(BOX) and not looks, "no drafter is up yet"
     info = {"drafters": ["d"], "tokenizer": lone_deployment.tokenizer.sha256}
     lone_deployment.nodes.beat("draft", "d", "another", progress_s=1.0, info=info)
     loop.beat()

@@ -8,7 +8,7 @@ import pytest
 from app.config import Settings
 from app.engine.profile import profile_cache as module
 from app.engine.profile.profile_cache import measure_again, measured
-from app.engine.profile.profiler import Exactness
+from app.engine.profile.profiler import FIRST_PASSES, FIRST_ROWS, Exactness
 from app.engine.step_costs import StepCosts
 from app.engine.weights import fingerprint
 from tests import fakes
@@ -77,6 +77,32 @@ def _again(folder, settings, costs, goes_on=lambda: True, target=None):
     return measure_again(target or fakes.served(), costs, fakes.VOCAB, 512, folder, settings, goes_on)
 
 
+def test_a_first_start_times_few_steps_and_the_rest_when_there_is_time(folder, settings, monkeypatch, caplog):
+    asked = []
+
+    def measure(*arguments):
+        asked.append(arguments[3:])
+        return StepCosts(SLOW if len(asked) == 1 else {1: 0.9, 32: 1.2})
+
+    monkeypatch.setattr(module, "measure_costs", measure)
+    monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
+    monkeypatch.setattr(module, "times", lambda *_: {1: 0.9, 8: 1.0, 32: 1.2})
+    costs = _start(folder, settings)
+    assert asked == [(FIRST_ROWS, FIRST_PASSES)] and "changed bits" not in caplog.text
+    assert _again(folder, settings, costs)
+    assert asked[1:] == [()], "all rows"
+    assert "3 of 12 rows changed bits" in caplog.text
+    assert costs.seconds(32) == _start(folder, settings).seconds(32) == 1.2, "slower, but of more steps"
+    assert _again(folder, settings, costs) and len(asked) == 2, "it holds"
+
+
+def _measured(folder, settings):
+    """Start, and measure in full."""
+    costs = _start(folder, settings)
+    assert _again(folder, settings, costs)
+    return costs
+
+
 @pytest.mark.parametrize(
     ("looks", "times"),
     [
@@ -90,19 +116,19 @@ def _again(folder, settings, costs, goes_on=lambda: True, target=None):
 def test_steps_are_measured_again_where_they_are_faster_or_of_another_shape(
     folder, settings, counted, monkeypatch, looks, times
 ):
-    costs = _start(folder, settings)
-    left = list(looks)
+    costs = _measured(folder, settings)
+    left, before = list(looks), len(counted)
     monkeypatch.setattr(module, "times", lambda *_: left.pop(0))
     fast = StepCosts({1: 0.1, 32: 0.2})
     monkeypatch.setattr(module, "measure_costs", lambda *_: counted.append(1) or fast)
     assert _again(folder, settings, costs) and not left
-    assert len(counted) == 1 + times
+    assert len(counted) == before + times
     after = _start(folder, settings)
     assert costs.seconds(32) == after.seconds(32) == (0.2 if times else SLOW[32])
 
 
 def test_what_a_busy_machine_measures_is_not_taken_over(folder, settings, counted, monkeypatch):
-    costs = _start(folder, settings)
+    costs = _measured(folder, settings)
     monkeypatch.setattr(module, "times", lambda *_: {1: 0.1, 8: 0.6, 32: 1.0})
     monkeypatch.setattr(module, "measure_costs", lambda *_: StepCosts({1: 0.9, 32: 1.2}))
     assert _again(folder, settings, costs)
@@ -130,7 +156,7 @@ def test_a_damaged_file_is_measured_over(folder, settings, counted, text):
 def test_bits_that_depend_on_the_batch_are_logged_at_every_start(folder, settings, counted, monkeypatch, caplog):
     monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
     with caplog.at_level(logging.WARNING):
-        _start(folder, settings)
+        _measured(folder, settings)
         _start(folder, settings)
     assert caplog.text.count("3 of 12 rows changed bits") == 2
 

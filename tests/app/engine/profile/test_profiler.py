@@ -121,5 +121,9 @@ def test_every_row_is_in_the_vocabulary():
 
 def test_a_disturbed_first_row_refuses_no_model(monkeypatch):
     """All steps of one row looked slower than those of many: logits are priced at nothing."""
-    monkeypatch.setattr("app.engine.profile.profiler.times", lambda *_: {rows: 1.0 / rows for rows in ROWS})
+
+    def timed(runner, sequence, points, passes):
+        return {(context, rows): 1.0 / rows for context, rows in points}
+
+    monkeypatch.setattr("app.engine.profile.profiler._timed", timed)
     assert measure_costs(fakes.served(), fakes.VOCAB, 512).logits_s == 0.0

@@ -25,6 +25,7 @@ from app.engine.weights.gguf_file import types
 from app.engine.weights.gguf_header import WholeReader, opened
 from app.engine.weights.hf_reader import build_in_turn, read
 from app.engine.weights.resolve import GGUF, check_folder, resolve
+from app.engine.weights.rounding import round_linear
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
 from kernels.cpu import shapes
@@ -105,6 +106,16 @@ def test_k_types_are_multiplied_as_integers_with_exact_rows(family: str, tmp_pat
     assert torch.equal(rows[1], rows[2])
     assert 0.0 < (rows[0] - rows[1]).abs().max() < 0.5 * rows[0].std()
     assert check_exactness(fakes.runner(rounded), fakes.VOCAB).different == 0
+
+
+@pytest.mark.parametrize("rows", [1, 7, 12, 33, 64])
+def test_any_number_of_rows_is_expanded_and_rounded_as_gguf_does(rows: int) -> None:
+    whole = torch.randn(rows, 512, generator=torch.Generator().manual_seed(rows))
+    kind = gguf.GGMLQuantizationType.Q4_0
+    expected = gguf.quants.quantize(whole.numpy(), kind)
+    rounded = round_linear(whole, "q4_0")
+    assert isinstance(rounded, Blocks) and (rounded.rows == expected).all()
+    assert (dense(rounded).numpy() == gguf.quants.dequantize(expected, kind)).all()
 
 
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
 """Test that a row read from a packed weight is what gguf dequantises of it, for every type."""
 
 import gguf
+import numba
 import numpy as np
 import pytest
 
 from kernels.cpu.products.embedding import ROW, call_row
 from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.pack import pack, pack_stored
-from kernels.jit import kernel
 from tests.kernels.cpu.products.test_formats import dequantised, raw
 
 COLUMNS = 61  # no multiple of sixteen
 
 
-@kernel
+@numba.njit
 def rows_of(code, w, depth, out):
     for number in range(len(out)):
         call_row(code, w.ctypes.data, depth, number, out[number].ctypes.data)

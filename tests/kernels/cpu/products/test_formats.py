@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import gguf
+import numba
 import numpy as np
 import pytest
 
@@ -14,14 +15,13 @@ from kernels.cpu.products.formats import FORMATS
 from kernels.cpu.products.linear import LINEAR, call_linear
 from kernels.cpu.products.pack import pack, pack_bias, pack_stored
 from kernels.cpu.simd import LANES
-from kernels.jit import kernel
 
 ROWS = (*range(1, 27), 48, 49, 67)
 HALVES = dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (1, 3)) | {"Q6_K": (209,)}  # high bytes of f16; else (1,)
 TYPES = list(FORMATS)
 
 
-@kernel
+@numba.njit
 def apply(code, x, w, bias, out, first, end):
     call_linear(
         code, x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],

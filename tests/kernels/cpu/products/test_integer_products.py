@@ -5,6 +5,7 @@ bits in any batch.
 from collections.abc import Iterator
 
 import gguf
+import numba
 import numpy as np
 import pytest
 
@@ -13,7 +14,6 @@ from kernels.cpu.products.linear import INTEGER_LINEAR, call_linear
 from kernels.cpu.products.pack import pack_bias, pack_integer
 from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, LEAST, ONE, STEPS, ZERO, round_row
 from kernels.cpu.simd import LANES
-from kernels.jit import kernel
 from tests.kernels.cpu.products import test_formats
 from tests.kernels.cpu.products.test_formats import dequantised
 
@@ -32,7 +32,7 @@ def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     return q.reshape(x.shape), d, d * n.sum(-1).astype(np.float32), n
 
 
-@kernel
+@numba.njit
 def apply(code, x, w, bias, out, first, end):
     call_linear(
         code, x.shape[0], x.ctypes.data, x.shape[1] * 48, w.ctypes.data, x.shape[1] * 32,
@@ -40,7 +40,7 @@ def apply(code, x, w, bias, out, first, end):
     )  # fmt: skip
 
 
-@kernel
+@numba.njit
 def round_each(x, out):
     for row in range(x.shape[0]):
         round_row(x[row].ctypes.data, x.shape[1], out[row].ctypes.data)

@@ -2,6 +2,7 @@
 any batch.
 """
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,24 +21,23 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
-from kernels.jit import kernel
 
 rng = np.random.default_rng(0)
 
 
-@kernel
+@numba.njit
 def each_exp(x, out):
     for i in range(0, len(x), LANES):
         store(out.ctypes.data + 4 * i, exp(load(x.ctypes.data + 4 * i)))
 
 
-@kernel
+@numba.njit
 def folds(x, first, end):
     v = within(load(x.ctypes.data), first, end, np.float32(-1.0))
     return sum_of(v), max_of(v)
 
 
-@kernel
+@numba.njit
 def multiply(x, w, out, more):
     call = (x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, 4 * LANES, x.shape[1], out.ctypes.data, 4 * LANES)
     if more:
@@ -46,7 +46,7 @@ def multiply(x, w, out, more):
         product(*call)
 
 
-@kernel
+@numba.njit
 def multiply_pages(x, numbers, w, out):
     paged_product(
         x.shape[0], x.ctypes.data, 4 * x.shape[1], numbers.ctypes.data, w.ctypes.data, 4 * w.shape[1] * LANES,
@@ -54,7 +54,7 @@ def multiply_pages(x, numbers, w, out):
     )  # fmt: skip
 
 
-@kernel
+@numba.njit
 def apply(x, w, bias, out, first, end):
     linear(
         x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
@@ -62,7 +62,7 @@ def apply(x, w, bias, out, first, end):
     )  # fmt: skip
 
 
-@kernel
+@numba.njit
 def apply_by_address(code, x, w, out):
     call_linear(
         code, x.shape[0], x.ctypes.data, 4 * x.shape[1], w.ctypes.data, x.shape[1],
