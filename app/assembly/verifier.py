@@ -75,7 +75,7 @@ def build_verifier(
 
     `prepare_splits` makes, for the loaded target, the ways to divide the machine; by default there is one.
     """
-    runner, costs, tokenizer = load_target(settings, loaded)
+    runner, costs, tokenizer = load_target(settings, loaded, in_full=False)
     target = target_id(target_folder(settings), settings, tokenizer.sha256, device_of(settings).type)
     tokenizer.grammars.prepare()  # now, since later sequences would wait for it
     measured = measured_target(settings, runner, costs, tokenizer)
@@ -104,7 +104,7 @@ def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], Non
         with refusing(folder):
             return Loaded(Tokenizer(folder))
     if device_of(settings).type == "cpu" and not is_kept(folder, settings):
-        in_fork(lambda: load_target(settings))
+        in_fork(lambda: load_target(settings, in_full=False))
     forks = is_kept(folder, settings)  # else loading runs it by torch first
     with refusing(folder):
         tokenizer = Tokenizer(folder)
@@ -118,22 +118,25 @@ def load_ahead(settings: Settings, in_fork: Callable[[Callable[[], object]], Non
     return Loaded(tokenizer, runner, forks=True)
 
 
-def load_target(settings: Settings, loaded: Loaded | None = None) -> tuple[AnyRunner, StepCosts, Tokenizer]:
-    """Load, check and measure the target. Raises ModelRefused."""
+def load_target(
+    settings: Settings, loaded: Loaded | None = None, *, in_full: bool = True
+) -> tuple[AnyRunner, StepCosts, Tokenizer]:
+    """Load, check and measure the target; `in_full`: see `measured`. Raises ModelRefused."""
     folder = target_folder(settings)
     with refusing(folder):
         tokenizer = loaded.tokenizer if loaded else Tokenizer(folder)
         runner = loaded.runner if loaded else None
         runner = runner or target_runner(folder, settings, tokenizer.context_tokens)
-        costs = (loaded.costs if loaded else None) or _measured(runner, tokenizer, folder, settings)
+        costs = (loaded.costs if loaded else None) or _measured(runner, tokenizer, folder, settings, in_full)
     log.info("step costs, ms by rows: %s", costs.dumps())
     return runner, costs, tokenizer
 
 
-def _measured(runner: AnyRunner, tokenizer: Tokenizer, folder: Path, settings: Settings) -> StepCosts:
+def _measured(runner: AnyRunner, tokenizer: Tokenizer, folder: Path, settings: Settings, in_full: bool) -> StepCosts:
     size = tokenizer.vocab_size
     if isinstance(runner, PagedRunner):
-        return measure(runner, size, tokenizer.context_tokens, folder, settings, device_of(settings).type)
+        device = device_of(settings).type
+        return measure(runner, size, tokenizer.context_tokens, folder, settings, device, in_full=in_full)
     from app.engine.vllm.costs import measure_costs  # vLLM is in an environment of its own
 
     return measure_costs(runner, size, max_sequences(settings))

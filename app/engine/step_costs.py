@@ -92,6 +92,11 @@ class StepCosts:
         self._logits_s = logits_s
 
     @property
+    def most_rows(self) -> int:
+        """Return the rows of the largest measured step."""
+        return self._points[-1][0]
+
+    @property
     def ratio(self) -> float:
         return self._pace.ratio
 

@@ -11,14 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from app.api_keys import read_keys
 from app.config import NO_FILE, ROOT, Settings, variable
 from app.engine.weights.drafter_files import drafter_problem, drafters_problems
-from app.engine.weights.resolve import GGUF_SUFFIX, Progress, check_gguf, place_of, resolve, resolve_drafter
+from app.engine.weights.resolve import (
+    GGUF_SUFFIX,
+    Progress,
+    check_gguf,
+    in_background,
+    place_of,
+    resolve,
+    resolve_drafter,
+)
 from app.errors import InstanceError, ModelRefused, StoreUnavailable
 from app.local.children import GRACE_S, Children, Service
 from app.local.health import live, problems
@@ -111,11 +119,10 @@ def _models(settings: Settings, progress: Progress) -> dict[str, object]:
         check_gguf(place)
     drafters = _fitting(settings, settings.drafters, place)
     served_name = _served_name(settings, place)
-    with ThreadPoolExecutor() as pool:  # each is read in a process of its own
-        resolved = pool.submit(resolve, settings.model, settings.home, progress, engine=settings.engine)
-        folders = {name: pool.submit(resolve_drafter, name, settings.home, progress) for name in drafters}
-        target = resolved.result()
-        drafters = _fitting(settings, drafters, target)  # what could not be compared before
+    # Files are described in processes of their own, which take seconds.
+    folders = {name: in_background(partial(resolve_drafter, name, settings.home, progress)) for name in drafters}
+    target = resolve(settings.model, settings.home, progress, engine=settings.engine)
+    drafters = _fitting(settings, drafters, target)  # what could not be compared before
     found = (folders[name].result() for name in drafters)
     names = (str(folder) if folder.parent != SHIPPED else folder.name for folder in found)
     return {"model": str(target), "served_name": served_name, "drafters": tuple(names)}

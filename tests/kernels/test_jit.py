@@ -14,6 +14,8 @@ from numba.core.caching import IndexDataCacheFile
 import kernels.cpu
 from app.config import ROOT
 from kernels import jit
+from kernels.cpu.attention import ATTEND
+from kernels.cpu.products.embedding import ROW
 from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
 
 SAVES = 150
@@ -50,7 +52,7 @@ def test_no_two_kernels_of_a_module_have_one_name() -> None:
     found: dict[int, str] = {}
     for info in pkgutil.walk_packages(kernels.cpu.__path__, "kernels.cpu."):
         values = [*vars(importlib.import_module(info.name)).values()]
-        for native in {*LINEAR.values(), *INTEGER_LINEAR.values()}:
+        for native in {ATTEND, *LINEAR.values(), *INTEGER_LINEAR.values(), *ROW.values()}:
             function = vars(native)["_function"]
             found[id(native)] = f"{function.__module__}.{function.__qualname__}"
             values += [cell.cell_contents for cell in function.__closure__ or ()]

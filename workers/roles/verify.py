@@ -89,7 +89,7 @@ def load(
 
 
 def _measuring(deployment: Deployment, verifier: Verifier) -> Measure | None:
-    """Return what looks at the kept step costs of a CPU."""
+    """Return what measures the step costs of a CPU, or looks whether the kept ones hold."""
     target, tokenizer, settings = verifier.target, deployment.tokenizer, deployment.settings
     if not isinstance(target, ModelRunner):
         return None
@@ -125,7 +125,7 @@ class VerifierLoop(HeartbeatTask):
         self._reconciled_s = 0.0
         self._measure = measure
         self._idle_s = IDLE_S
-        self._have_drafters_started = False  # which needs these cores
+        self._may_measure = False  # once drafters have started, which needs these cores, or a request has run
         self._worked_s = -inf  # the last time, monotonic
         self._model_free = model_free_names(deployment.settings, deployment.tokenizer)
 
@@ -153,24 +153,27 @@ class VerifierLoop(HeartbeatTask):
         self._has_busy_neighbour = any(info.get("sequences") for info in here)
         pool = DrafterPool.of(live, tokenizer, self._model_free, machine, self._mailbox)
         self._verifier.follow(pool, nodes.policy())
+        settings = self._deployment.settings
+        are_drafters_up = bool(pool.models) or not (settings.drafters and settings.plan.drafts)
+        self._may_measure |= are_drafters_up
         # Work must not depend on one message (design D10): the doorbell, or the mail with a new sequence, may have been
         # lost with a connection or a process. Its own empty mail rings until the mailbox is attended.
         if self._heartbeat.attends(self._mailbox):
             return
-        are_drafters_up = bool(pool.models) or not self._deployment.settings.drafters
-        self._have_drafters_started |= are_drafters_up
         is_look_due = self._measure is not None and are_drafters_up
         if is_look_due or self._deployment.requests.owned(self._verifier.owner):
             self._deployment.post(self._mailbox, [ToVerifier()])
 
     def _measure_if_idle(self) -> None:
-        """Look at the step costs once. A request interrupts it: what runs in between may need these cores, so the next
-        look comes later.
+        """Measure step costs, or look at them, once. A request interrupts it: what runs in between may need these
+        cores, so the next try comes later.
         """
         now_s = time.monotonic()
         if self._verifier.sequences:
-            self._worked_s = now_s
-        elif self._measure is not None and self._have_drafters_started and now_s - self._worked_s >= self._idle_s:
+            self._worked_s, self._may_measure = now_s, True
+        elif self._measure is None or not self._may_measure or self._has_busy_neighbour:
+            return
+        elif now_s - self._worked_s >= self._idle_s:
             if self._measure(self._is_left_alone):
                 self._measure = None
             else:
@@ -186,6 +189,10 @@ class VerifierLoop(HeartbeatTask):
         return 0.0
 
     def _is_left_alone(self) -> bool:
+        self._heartbeat.begin_work()  # each step is progress
+        self._heartbeat.mark_idle()
+        if self._has_busy_neighbour:
+            return False
         return worker_state.should_stop is None and not self._deployment.mailboxes.waiting(self._mailbox)
 
     def _adopt(self, request_ids: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from app.engine.profile.profiler import (
     CONTEXT,
     FIRST_PASSES,
     FIRST_ROWS,
+    ROWS,
     Exactness,
     LogitRows,
     ProfiledTarget,
@@ -46,22 +47,31 @@ LOOKS = 4  # at the spots: what else runs disturbs single ones
 
 
 def measured(
-    runner: ProfiledTarget, vocab_size: int, context_tokens: int, folder: Path, settings: Settings, device: str = "cpu"
+    runner: ProfiledTarget,
+    vocab_size: int,
+    context_tokens: int,
+    folder: Path,
+    settings: Settings,
+    device: str = "cpu",
+    *,
+    in_full: bool = True,
 ) -> StepCosts:
-    """Cache below `settings.home`; warn if rows do not keep their bits.
+    """Cache below `settings.home`; warn if rows are known not to keep their bits.
 
-    On a CPU few steps are timed before the first request: `measure_again` does the rest when there is time, and looks
-    at later starts whether what is kept still holds.
+    `in_full`: else a CPU's first start times few steps, and `measure_again` the rest. Whether what is kept still holds
+    takes seconds to see: it looks for that, too.
     """
     file = _file(folder, settings)
     kept = read_cached(file, _build)
-    if kept is None:
+    if kept is None or in_full and kept[0] is None:
         STARTING.info("warming up: timing steps")
-        if device == "cpu":
-            kept = None, measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES)
-        else:
+        if device != "cpu":
             costs = measure_gpu_costs(runner, vocab_size, longest_tokens(context_tokens, settings))
-            kept = check_exactness(runner, vocab_size), costs
+        elif in_full:
+            costs = measure_costs(runner, vocab_size, context_tokens)
+        else:
+            costs = measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES)
+        kept = (check_exactness(runner, vocab_size) if in_full or device != "cpu" else None), costs
         _keep(file, *kept)
     exactness, costs = kept
     if exactness is not None:
@@ -78,30 +88,35 @@ def measure_again(
     settings: Settings,
     goes_on: Callable[[], bool],
 ) -> bool:
-    """Measure in full what a first start did not; later look whether that holds, and else measure anew.
+    """Measure what a first start left out; later look whether that holds, and else measure anew.
 
-    `costs` take over what is faster: a machine that is busy only slows steps down. Return False when `goes_on`, asked
-    before each step, ended it.
+    `costs` take over more sizes, and what is faster: a machine that is busy only slows steps down. Return False when
+    `goes_on`, asked before each step, ended it.
     """
     file, watched = _file(folder, settings), _Watched(runner, goes_on)
-    kept = read_cached(file, _build)
-    if kept is None:
-        return True
-    exactness, known = kept
+    exactness, known = read_cached(file, _build) or (None, costs)
+    if costs.most_rows < known.most_rows:  # another verifier has measured
+        costs.take_over(known)
     try:
-        if exactness is not None and _holds(known, watched, vocab_size):
-            return True
-        log.info("timing more steps" if exactness is None else "steps are faster than kept, or of another shape")
-        found = measure_costs(watched, vocab_size, context_tokens)
-        checked = exactness or check_exactness(watched, vocab_size)
+        if known.most_rows < ROWS[-1]:
+            log.info("timing steps of all sizes")
+            known = measure_costs(watched, vocab_size, context_tokens)
+            costs.take_over(known)
+            _keep(file, None, known)
+        if exactness is None:
+            exactness = check_exactness(watched, vocab_size)
+            exactness.warn()
+            _keep(file, exactness, known)
+        elif not _holds(known, watched, vocab_size):
+            log.info("steps are faster than when they were measured, or of another shape: measuring again")
+            found = measure_costs(watched, vocab_size, context_tokens)
+            if sum(map(found.seconds, SPOTS)) < sum(map(known.seconds, SPOTS)):
+                costs.take_over(found)
+                _keep(file, exactness, found)
     except _Interrupted:
-        watched.release_all()
         return False
-    if exactness is None:
-        checked.warn()
-    if exactness is None or sum(map(found.seconds, SPOTS)) < sum(map(known.seconds, SPOTS)):
-        costs.take_over(found)
-        _keep(file, checked, found)
+    finally:
+        watched.release_all()
     return True
 
 
@@ -138,9 +153,14 @@ class _Watched:
         return self._target.try_reserve(work)
 
     def forward(self, works: list[BatchEntry]) -> Listed[LogitRows | None]:
-        if not self._goes_on():
-            for work in works:
-                self._target.drop(work)
+        goes_on = False
+        try:
+            goes_on = self._goes_on()
+        finally:
+            if not goes_on:
+                for work in works:
+                    self._target.drop(work)
+        if not goes_on:
             raise _Interrupted
         return self._target.forward(works)
 
@@ -158,7 +178,7 @@ def _file(folder: Path, settings: Settings) -> Path:
 
 
 def _keep(file: Path, exactness: Exactness | None, costs: StepCosts) -> None:
-    """Without `exactness`, it is the first start's short measurement."""
+    """`exactness`: None if it was not looked at yet."""
     checked = exactness and asdict(exactness)
     write_cached(file, json.dumps({"exactness": checked, "costs": json.loads(costs.dumps())}))
 

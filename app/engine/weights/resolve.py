@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from app.config import ROOT, Settings
 from app.engine.weights.served import check_served
 from app.errors import ModelRefused, PacelineError
 
 Progress = Callable[[str], None]
+T = TypeVar("T")
 MANIFEST = "paceline.json"  # in a fetched model's folder: the source's hash and each file's
 GGUF = "model.gguf"
 GGUF_SUFFIX = ".gguf"
@@ -93,8 +94,7 @@ def _from_hub(name: str, folder: Path, progress: Progress) -> Path:
     try:
         files: Any = fetch(dry_run=True)
         whole = sum(file.file_size for file in files if file.will_download)
-        before, ended = _bytes_in(folder), Future[str]()
-        Thread(target=_fulfil, args=(ended, fetch), daemon=True).start()  # an interrupt must not wait for it
+        before, ended = _bytes_in(folder), in_background(fetch)
         while not wait([ended], FETCH_LOOK_S).done:
             progress(f"fetching {name} from the hub: {_bar(_bytes_in(folder) - before, whole)}")
         ended.result()
@@ -107,11 +107,18 @@ def _from_hub(name: str, folder: Path, progress: Progress) -> Path:
     return folder
 
 
-def _fulfil(future: "Future[str]", work: Callable[[], str]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:
-        future.set_exception(error)
+def in_background(work: Callable[[], T]) -> "Future[T]":
+    """Work in a thread that neither an interrupt nor the process's end waits for."""
+    future = Future[T]()
+
+    def fulfil() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=fulfil, daemon=True).start()
+    return future
 
 
 def _bytes_in(folder: Path) -> int:

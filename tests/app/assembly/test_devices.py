@@ -62,7 +62,7 @@ def test_a_target_is_loaded_once_and_forks_if_compiled_and_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fused: bool, kept: bool
 ) -> None:
     monkeypatch.setattr("app.assembly.verifier.is_kept", lambda *_: kept)
-    monkeypatch.setattr("app.assembly.verifier.measure", lambda *_: StepCosts({1: 0.01}))
+    monkeypatch.setattr("app.assembly.verifier.measure", lambda *_, **__: StepCosts({1: 0.01}))
     chosen, firsts = settings(make_model(tmp_path / "target", fused=fused), 0), list[object]()
     loaded = load_ahead(chosen, firsts.append)
     assert loaded.forks == (fused and kept) and len(firsts) == (not kept)

@@ -112,8 +112,15 @@ def test_a_commit_without_a_message_is_found_by_the_next_check(
 def test_a_subscription_that_is_cut_is_made_again_and_what_it_missed_is_read(
     feed: EventFeed, store: RequestStore, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    look, looked = feed._check, list[bool]()
+
+    def check(*, only_silent: bool) -> None:
+        look(only_silent=only_silent)
+        looked.append(only_silent)
+
+    monkeypatch.setattr(feed, "_check", check)
     with feed.reading(["r1"]) as reader:
-        wait_for(lambda: subscribed(redis_client), limit_s=5.0, what="a subscription")
+        wait_for(lambda: False in looked, limit_s=5.0, what="the look at all readers behind a subscription")
         monkeypatch.setattr(store._keys, "committed", "unheard")
         assert reader.read(0.0) == []
         for offset in (0, 2, 4):

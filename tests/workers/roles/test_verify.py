@@ -12,8 +12,10 @@ from app.counters import field
 from app.messages import SETTLE, FinishReason, Status, ToVerifier
 from app.metrics import AUDITS, GROUP
 from app.pipeline import LocalPipeline
+from app.plans import PLANS
 from app.store.keys import Keys
 from tests import fakes
+from tests.workers.conftest import with_settings
 from workers.deployment import Deployment
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import LINGER_S
@@ -168,6 +170,20 @@ def test_step_costs_are_looked_at_before_the_first_request_once_drafters_are_up(
     loop.beat()
     assert not lone_deployment.mailboxes.waiting(BOX)
     heartbeat.end()
+
+
+@pytest.mark.parametrize("changes", [{"drafters": ()}, {"plan": PLANS["off"]}])
+def test_step_costs_are_looked_at_where_no_drafter_will_come(
+    lone_deployment: Deployment, local: LocalPipeline, changes: dict[str, object]
+) -> None:
+    alone = with_settings(lone_deployment, **changes)
+    heartbeat, looks = Heartbeat(alone, "verify", "v", owner=OWNER), list[bool]()
+    loop = VerifierLoop(alone, local.verifier, local.fuser, heartbeat, BOX, lambda goes_on: not looks.append(goes_on()))
+    loop.beat()
+    assert alone.mailboxes.waiting(BOX) == 1
+    loop.handle([])
+    assert looks == [False], "its own mail still waits"
+    alone.close()
 
 
 def test_tasks_hear_of_their_requests_ends(

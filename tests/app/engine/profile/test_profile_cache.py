@@ -14,6 +14,7 @@ from app.engine.weights import fingerprint
 from tests import fakes
 
 SLOW = {1: 0.5, 8: 0.6, 32: 1.0}  # seconds
+MOST = {48: 1.4}
 
 
 @pytest.fixture
@@ -34,13 +35,13 @@ def settings(tmp_path):
 def counted(monkeypatch):
     """Count how often costs are measured; steps of the spot check take the seconds of SLOW."""
     calls = []
-    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW, logits_s=0.01))
+    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW | MOST, logits_s=0.01))
     monkeypatch.setattr(module, "times", lambda *_: SLOW)
     return calls
 
 
-def _start(folder, settings):
-    return measured(fakes.served(), fakes.VOCAB, 512, folder, settings)
+def _start(folder, settings, in_full=True):
+    return measured(fakes.served(), fakes.VOCAB, 512, folder, settings, in_full=in_full)
 
 
 def test_the_second_start_measures_nothing(folder, settings, counted):
@@ -78,29 +79,37 @@ def _again(folder, settings, costs, goes_on=lambda: True, target=None):
 
 
 def test_a_first_start_times_few_steps_and_the_rest_when_there_is_time(folder, settings, monkeypatch, caplog):
-    asked = []
+    asked, checks = [], []
 
     def measure(*arguments):
         asked.append(arguments[3:])
-        return StepCosts(SLOW if len(asked) == 1 else {1: 0.9, 32: 1.2})
+        return StepCosts(SLOW if len(asked) == 1 else {1: 0.9, 48: 1.2})
+
+    def check(*_):
+        checks.append(1)
+        if len(checks) == 1:
+            raise RuntimeError("no memory")
+        return Exactness(12, 3)
 
     monkeypatch.setattr(module, "measure_costs", measure)
-    monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
-    monkeypatch.setattr(module, "times", lambda *_: {1: 0.9, 8: 1.0, 32: 1.2})
-    costs = _start(folder, settings)
-    assert asked == [(FIRST_ROWS, FIRST_PASSES)] and "changed bits" not in caplog.text
-    assert _again(folder, settings, costs)
-    assert asked[1:] == [()], "all rows"
-    assert "3 of 12 rows changed bits" in caplog.text
-    assert costs.seconds(32) == _start(folder, settings).seconds(32) == 1.2, "slower, but of more steps"
-    assert _again(folder, settings, costs) and len(asked) == 2, "it holds"
+    monkeypatch.setattr(module, "check_exactness", check)
+    monkeypatch.setattr(module, "times", lambda *_: {1: 0.9, 8: 0.945, 32: 1.1})
+    costs, other = (_start(folder, settings, in_full=False) for _ in range(2))
+    assert asked == [(FIRST_ROWS, FIRST_PASSES)] and not checks
+    with pytest.raises(RuntimeError):
+        _again(folder, settings, costs)
+    assert asked[1:] == [()], "all sizes"
+    assert costs.seconds(48) == _start(folder, settings, in_full=False).seconds(48) == 1.2, "kept before the check"
+    assert _again(folder, settings, other) and "3 of 12 rows changed bits" in caplog.text
+    assert other.seconds(48) == 1.2 and len(asked) == 2, "another verifier has measured"
+    assert _again(folder, settings, costs) and (len(asked), len(checks)) == (2, 2), "it holds"
 
 
-def _measured(folder, settings):
-    """Start, and measure in full."""
-    costs = _start(folder, settings)
-    assert _again(folder, settings, costs)
-    return costs
+def test_who_measures_in_full_does_not_take_a_short_measurement(folder, settings, counted):
+    _start(folder, settings, in_full=False)
+    _start(folder, settings)
+    _start(folder, settings)
+    assert len(counted) == 2
 
 
 @pytest.mark.parametrize(
@@ -116,30 +125,41 @@ def _measured(folder, settings):
 def test_steps_are_measured_again_where_they_are_faster_or_of_another_shape(
     folder, settings, counted, monkeypatch, looks, times
 ):
-    costs = _measured(folder, settings)
-    left, before = list(looks), len(counted)
+    costs = _start(folder, settings)
+    left = list(looks)
     monkeypatch.setattr(module, "times", lambda *_: left.pop(0))
-    fast = StepCosts({1: 0.1, 32: 0.2})
+    fast = StepCosts({1: 0.1, 32: 0.2} | MOST)
     monkeypatch.setattr(module, "measure_costs", lambda *_: counted.append(1) or fast)
     assert _again(folder, settings, costs) and not left
-    assert len(counted) == before + times
+    assert len(counted) == 1 + times
     after = _start(folder, settings)
     assert costs.seconds(32) == after.seconds(32) == (0.2 if times else SLOW[32])
 
 
 def test_what_a_busy_machine_measures_is_not_taken_over(folder, settings, counted, monkeypatch):
-    costs = _measured(folder, settings)
+    costs = _start(folder, settings)
     monkeypatch.setattr(module, "times", lambda *_: {1: 0.1, 8: 0.6, 32: 1.0})
-    monkeypatch.setattr(module, "measure_costs", lambda *_: StepCosts({1: 0.9, 32: 1.2}))
+    monkeypatch.setattr(module, "measure_costs", lambda *_: StepCosts({1: 0.9, 32: 1.2} | MOST))
     assert _again(folder, settings, costs)
     assert costs.seconds(1) == _start(folder, settings).seconds(1) == SLOW[1]
 
 
-def test_mail_ends_a_look_at_once_and_all_its_pages_come_back(folder, settings, monkeypatch):
+@pytest.mark.parametrize("in_full", [False, True])
+@pytest.mark.parametrize("steps", [2, 40])
+def test_mail_ends_a_look_at_once_and_all_its_pages_come_back(folder, settings, in_full, steps):
     target = fakes.served()
-    costs = measured(target, fakes.VOCAB, 512, folder, settings)
-    free, steps = target.pool.num_free, iter([True, True, False])
-    assert not _again(folder, settings, costs, lambda: next(steps), target)
+    costs = measured(target, fakes.VOCAB, 512, folder, settings, in_full=in_full)
+    free, left = target.pool.num_free, iter([True] * steps + [False])
+    assert _again(folder, settings, costs, lambda: next(left), target) == (in_full and steps == 40)
+    assert target.pool.num_free == free
+
+
+def test_a_lost_redis_ends_a_look_and_all_its_pages_come_back(folder, settings):
+    target = fakes.served()
+    costs = measured(target, fakes.VOCAB, 512, folder, settings, in_full=False)
+    free, left = target.pool.num_free, iter([True] * 3)
+    with pytest.raises(StopIteration):  # what asks for mail raises
+        _again(folder, settings, costs, lambda: next(left), target)
     assert target.pool.num_free == free
 
 
@@ -156,11 +176,14 @@ def test_a_damaged_file_is_measured_over(folder, settings, counted, text):
 def test_bits_that_depend_on_the_batch_are_logged_at_every_start(folder, settings, counted, monkeypatch, caplog):
     monkeypatch.setattr(module, "check_exactness", lambda *_: Exactness(12, 3))
     with caplog.at_level(logging.WARNING):
-        _measured(folder, settings)
+        _start(folder, settings)
         _start(folder, settings)
     assert caplog.text.count("3 of 12 rows changed bits") == 2
 
 
 def test_an_unwritable_disk_costs_the_next_start_its_time_only(folder, tmp_path, counted):
     (tmp_path / "home").write_text("a file")
-    assert _start(folder, Settings(home=tmp_path / "home")).seconds(1) == 0.5
+    settings = Settings(home=tmp_path / "home")
+    costs = _start(folder, settings)
+    assert costs.seconds(1) == 0.5
+    assert _again(folder, settings, costs) and len(counted) == 1
