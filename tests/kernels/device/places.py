@@ -18,5 +18,6 @@ if INTERPRETED:
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 # The interpreter keeps bfloat16 as integers and is silently wrong with it.
-DTYPES = [torch.float32, torch.float16] if INTERPRETED else [torch.float32, torch.float16, torch.bfloat16]
+FLOAT16 = pytest.param(torch.float16, marks=pytest.mark.extended)  # here the interpreter's minute goes
+DTYPES = [torch.float32, FLOAT16] if INTERPRETED else [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

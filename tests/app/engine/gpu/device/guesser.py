@@ -84,7 +84,7 @@ def test_guesses_are_those_of_the_cpu(head_ids):
         )
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])
+@pytest.mark.parametrize("sampling", [pytest.param(GREEDY, marks=pytest.mark.extended), NOISY], ids=["greedy", "noisy"])
 def test_a_tree_of_guesses_is_that_of_the_cpu(sampling):
     """Its branches are forks of the cache, beyond the end of a page."""
     context = Context("r", "public", text(0, 14), 1, 5, sampling, 0.0, 12)
@@ -96,7 +96,7 @@ def test_a_tree_of_guesses_is_that_of_the_cpu(sampling):
     assert ours.confidences == pytest.approx(theirs.confidences, rel=1e-3)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, NOISY], ids=["greedy", "noisy"])
+@pytest.mark.parametrize("sampling", [pytest.param(GREEDY, marks=pytest.mark.extended), NOISY], ids=["greedy", "noisy"])
 def test_nan_raises_and_its_pages_are_released(sampling):
     guesser, _ = both(lambda: fakes.tiny(num_hidden_layers=1))
     sequence = fakes.cached(text(0, 5), sampling=sampling)

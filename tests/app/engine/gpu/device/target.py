@@ -88,7 +88,7 @@ def test_side_branches_are_kept_and_moved():
     assert runner.pool.num_free == runner.pool.num_pages
 
 
-@pytest.mark.parametrize("has_graphs", [True, False])
+@pytest.mark.parametrize("has_graphs", [True, pytest.param(False, marks=pytest.mark.extended)])
 def test_a_steps_moves_come_in_its_one_transfer_and_before_its_time_begins(monkeypatch, has_graphs):
     _, runner = served(layers=1, has_graphs=has_graphs)
     events = []
