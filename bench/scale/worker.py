@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 
     targets: list[StandInTarget] = []
 
-    def load(settings: Settings, loaded: assembly.Loaded) -> tuple[StandInTarget, StepCosts, Tokenizer]:
+    def load(settings: Settings, loaded: assembly.Loaded, **_: object) -> tuple[StandInTarget, StepCosts, Tokenizer]:
         tokenizer = loaded.tokenizer
         target = StandInTarget(
             given.step_s,

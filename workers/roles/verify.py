@@ -174,11 +174,12 @@ class VerifierLoop(HeartbeatTask):
         elif self._measure is None or not self._may_measure or self._has_busy_neighbour:
             return
         elif now_s - self._worked_s >= self._idle_s:
-            if self._measure(self._is_left_alone):
-                self._measure = None
-            else:
-                self._idle_s *= 2.0
-            self._worked_s = time.monotonic()
+            self._idle_s *= 2.0
+            try:
+                if self._measure(self._is_left_alone):
+                    self._measure = None
+            finally:
+                self._worked_s = time.monotonic()
 
     def _audit(self) -> float:
         """Run a step of an audit, unless requests run or ran here; return the seconds it can wait."""

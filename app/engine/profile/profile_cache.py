@@ -3,13 +3,15 @@
 They are renewed if weights, code, libraries, settings or machine change.
 """
 
+import fcntl
 import json
 import logging
 import math
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,9 +93,14 @@ def measure_again(
     """Measure what a first start left out; later look whether that holds, and else measure anew.
 
     `costs` take over more sizes, and what is faster: a machine that is busy only slows steps down. Return False when
-    `goes_on`, asked before each step, ended it.
+    `goes_on`, asked before each step, ended it, or another process measures.
     """
-    file, watched = _file(folder, settings), _Watched(runner, goes_on)
+    file = _file(folder, settings)
+    with _claimed(file) as is_alone:
+        return is_alone and _measure(_Watched(runner, goes_on), costs, vocab_size, context_tokens, file)
+
+
+def _measure(watched: "_Watched", costs: StepCosts, vocab_size: int, context_tokens: int, file: Path) -> bool:
     exactness, known = read_cached(file, _build) or (None, costs)
     if costs.most_rows < known.most_rows:  # another verifier has measured
         costs.take_over(known)
@@ -134,6 +141,23 @@ def _holds(kept: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
     return False
 
 
+@contextmanager
+def _claimed(file: Path) -> Iterator[bool]:
+    """Tell whether no other process measures the same: on the same cores both would be slow."""
+    try:
+        lock = file.with_suffix(".lock").open("a")
+    except OSError:  # nothing is kept there, either
+        yield True
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 class _Interrupted(Exception):
     pass
 
@@ -162,7 +186,12 @@ class _Watched:
                     self._target.drop(work)
         if not goes_on:
             raise _Interrupted
-        return self._target.forward(works)
+        try:
+            return self._target.forward(works)
+        except Exception:
+            for work in works:
+                self._target.invalidate(work)
+            raise
 
     def release_all(self) -> None:
         for sequence in self._sequences.values():

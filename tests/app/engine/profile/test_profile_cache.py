@@ -2,6 +2,7 @@
 
 import json
 import logging
+from math import inf
 
 import pytest
 
@@ -146,11 +147,38 @@ def test_what_a_busy_machine_measures_is_not_taken_over(folder, settings, counte
 
 @pytest.mark.parametrize("in_full", [False, True])
 @pytest.mark.parametrize("steps", [2, 40])
-def test_mail_ends_a_look_at_once_and_all_its_pages_come_back(folder, settings, in_full, steps):
+def test_mail_ends_a_look_at_once_and_all_its_pages_come_back(folder, settings, monkeypatch, in_full, steps):
+    monkeypatch.setattr(module, "ALIKE", inf)
     target = fakes.served()
     costs = measured(target, fakes.VOCAB, 512, folder, settings, in_full=in_full)
     free, left = target.pool.num_free, iter([True] * steps + [False])
     assert _again(folder, settings, costs, lambda: next(left), target) == (in_full and steps == 40)
+    assert target.pool.num_free == free
+
+
+def test_one_process_measures_at_a_time(folder, settings, counted):
+    costs = _start(folder, settings, in_full=False)
+    with module._claimed(module._file(folder, settings)) as is_alone:
+        assert is_alone and not _again(folder, settings, costs)
+    (file,) = (settings.home / "measured").glob("*.json")
+    assert '"exactness": null' in file.read_text()
+    assert _again(folder, settings, costs)
+    assert '"exactness": null' not in file.read_text()
+
+
+def test_a_step_that_fails_leaves_no_page_behind(folder, settings, monkeypatch):
+    target = fakes.served()
+    costs = measured(target, fakes.VOCAB, 512, folder, settings, in_full=False)
+    free, run, left = target.pool.num_free, target.forward, iter([True] * 90)
+
+    def forward(works):
+        if not next(left, False):
+            raise MemoryError
+        return run(works)
+
+    monkeypatch.setattr(target, "forward", forward)
+    with pytest.raises(MemoryError):
+        _again(folder, settings, costs, target=target)
     assert target.pool.num_free == free
 
 
