@@ -1,9 +1,11 @@
-"""Write files atomically, give back memory, and look up processor and libraries."""
+"""Write files atomically, lock them, give back memory, and look up processor and libraries."""
 
 import ctypes
+import fcntl
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from uuid import uuid4
@@ -24,6 +26,19 @@ def make_whole(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[bool]:
+    """Hold a lock file for the block; gives False when another process holds it."""
+    # Where others may write, the name may be their link to a file of ours: it is neither followed nor emptied.
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def trim_heap() -> None:

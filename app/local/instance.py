@@ -4,7 +4,6 @@
 the supervisor ends.
 """
 
-import fcntl
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ from typing import Self
 
 from app.errors import InstanceError
 from app.request import Message
+from app.system import exclusive
 
 DEFAULT = "default"
 ROLES = ("web", "control", "fuse", "draft", "verify", "beat", "redis")
@@ -128,19 +128,6 @@ def running(state: Path) -> dict[str, State]:
     names = sorted(path.parent.name for path in state.glob("*/state.json"))
     found = {name: Instance(state, name).running() for name in names}
     return {name: value for name, value in found.items() if value is not None}
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[bool]:
-    """Hold a lock file for the block; gives False when another process holds it."""
-    # Where others may write, the name may be their link to a file of ours: it is neither followed nor emptied.
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 def _started(pid: int) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from app.errors import InstanceError
-from app.local.instance import exclusive
+from app.system import exclusive
 
 HOST = "127.0.0.1"
 FIRST_PORT = 8000  # of the web server; the next free one if it is taken

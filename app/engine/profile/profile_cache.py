@@ -3,15 +3,14 @@
 They are renewed if weights, code, libraries, settings or machine change.
 """
 
-import fcntl
 import json
 import logging
 import math
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from app.engine.weights.fingerprint import digest
 from app.engine.weights.model_cache import read_cached, write_cached
 from app.logs import STARTING
 from app.state import BatchEntry, CachedSequence
-from app.system import processor
+from app.system import exclusive, processor
 
 log = logging.getLogger(__name__)
 SHAPING = ("weights", "activations", "device", "gpu_dtype", "gpu_exact", "verify_threads", "draft_device")
@@ -69,11 +68,12 @@ def measured(
         STARTING.info("warming up: timing steps")
         if device != "cpu":
             costs = measure_gpu_costs(runner, vocab_size, longest_tokens(context_tokens, settings))
+            kept = check_exactness(runner, vocab_size), costs
         elif in_full:
             costs = measure_costs(runner, vocab_size, context_tokens)
+            kept = check_exactness(runner, vocab_size), costs
         else:
-            costs = measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES)
-        kept = (check_exactness(runner, vocab_size) if in_full or device != "cpu" else None), costs
+            kept = None, measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES)
         _keep(file, *kept)
     exactness, costs = kept
     if exactness is not None:
@@ -96,7 +96,11 @@ def measure_again(
     `goes_on`, asked before each step, ended it, or another process measures.
     """
     file = _file(folder, settings)
-    with _claimed(file) as is_alone:
+    with ExitStack() as stack:
+        try:  # on the same cores two would be slow
+            is_alone = stack.enter_context(exclusive(file.with_suffix(".lock")))
+        except OSError:  # nothing can be kept there, either
+            is_alone = True
         return is_alone and _measure(_Watched(runner, goes_on), costs, vocab_size, context_tokens, file)
 
 
@@ -139,23 +143,6 @@ def _holds(kept: StepCosts, runner: ProfiledTarget, vocab_size: int) -> bool:
         if max(paces) <= ALIKE * min(paces):
             return min(paces) * ALIKE >= 1.0
     return False
-
-
-@contextmanager
-def _claimed(file: Path) -> Iterator[bool]:
-    """Tell whether no other process measures the same: on the same cores both would be slow."""
-    try:
-        lock = file.with_suffix(".lock").open("a")
-    except OSError:  # nothing is kept there, either
-        yield True
-        return
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 class _Interrupted(Exception):

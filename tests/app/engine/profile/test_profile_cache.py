@@ -12,6 +12,7 @@ from app.engine.profile.profile_cache import measure_again, measured
 from app.engine.profile.profiler import FIRST_PASSES, FIRST_ROWS, Exactness
 from app.engine.step_costs import StepCosts
 from app.engine.weights import fingerprint
+from app.system import exclusive
 from tests import fakes
 
 SLOW = {1: 0.5, 8: 0.6, 32: 1.0}  # seconds
@@ -158,9 +159,9 @@ def test_mail_ends_a_look_at_once_and_all_its_pages_come_back(folder, settings, 
 
 def test_one_process_measures_at_a_time(folder, settings, counted):
     costs = _start(folder, settings, in_full=False)
-    with module._claimed(module._file(folder, settings)) as is_alone:
-        assert is_alone and not _again(folder, settings, costs)
     (file,) = (settings.home / "measured").glob("*.json")
+    with exclusive(file.with_suffix(".lock")) as is_alone:
+        assert is_alone and not _again(folder, settings, costs)
     assert '"exactness": null' in file.read_text()
     assert _again(folder, settings, costs)
     assert '"exactness": null' not in file.read_text()
