@@ -134,7 +134,8 @@ class Settings(BaseModel):
         description="name that clients give the target; absent: a GGUF file's own, or the last part of PACELINE_MODEL",
     )
     weights: Annotated[WeightsAs, NO_INT8] = Field(
-        "stored", description="of the target: as its file has them, or rounded when loaded, a target of its own"
+        "stored",
+        description="of the target: as its file has them, or expanded or rounded when loaded, a target of its own",
     )
     activations: Activations = Field(
         "float32", description="of the target's products; int8 rounds them, too: faster, a target of its own"

@@ -37,11 +37,11 @@ from bench.help import Defaults, count
 from bench.help import parser as parser_of
 from bench.report_header import RESULTS, heading, write_report
 from bench.stats import median
-from kernels.cpu.products.formats import FORMATS
+from kernels.cpu.products.integer_formats import Q4_1
 from kernels.cpu.products.integer_tile import instructions
-from kernels.cpu.products.linear import ARGUMENTS, INTEGER_LINEAR, LINEAR, call_linear
+from kernels.cpu.products.linear import ARGUMENTS, LINEAR, call_linear
 from kernels.cpu.products.pack import aligned_empty
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_row
+from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES, ROUNDED, SCALED, write_part
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.shapes import DOWN, GATE_UP, OUT, WEIGHTS, K, Model, Q, V
 from kernels.cpu.simd import BYTES as LINE_BYTES
@@ -204,10 +204,10 @@ def products(args: argparse.Namespace) -> dict[str, Any]:
     Of what a program prints, lines such as `q4_1: 1:4.2(4.1) 8:9.7(9.5)` count: a kind, then rows and the median of
     their ms, perhaps with the least.
     """
-    weights, (x, rounded, out) = _weights(), _rows()
+    weights, (rows_of, out) = _weights(), _rows()
     kinds = {
-        "q4_1": (LINEAR["Q4_1"].address, x, 4 * DEPTH),
-        instructions(): (INTEGER_LINEAR["Q4_1"].address, rounded, rounded.shape[1]),
+        name: (LINEAR[form]["Q4_1"].address, rows_of[form], rows_of[form].shape[1])
+        for name, form in (("q4_1", SCALED), (instructions(), ROUNDED))
     }
     ours: Times = defaultdict(list)
     theirs: dict[str, Times] = {program: defaultdict(list) for program in args.beside}
@@ -301,11 +301,10 @@ def _read(where: int, part: int) -> float:
 
 
 def _weights() -> np.ndarray:
-    """Return the matrices, packed: (MATRICES, blocks, groups, bytes of a group) uint8.
-
-    Both kinds of product read the same bytes: scales of small positive numbers, then nibbles.
+    """Return the matrices, packed: (MATRICES, blocks, groups, bytes of a group) uint8: scales of small positive
+    numbers, then nibbles.
     """
-    form = FORMATS["Q4_1"]
+    form = Q4_1
     shape = (MATRICES, COLUMNS // LANES, DEPTH // form.depth, form.group_bytes)
     out = aligned_empty(shape, np.uint8)
     draw = np.random.default_rng(0)
@@ -314,20 +313,21 @@ def _weights() -> np.ndarray:
     return out
 
 
-def _rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows as float32 (R, DEPTH) and rounded (R, bytes), and room for the products (R, COLUMNS)."""
+def _rows() -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Return the rows in blocks (R, bytes) by their form, and room for the products (R, COLUMNS)."""
     rows = max(PRODUCT_ROWS)
     x, out = aligned_empty((rows, DEPTH), np.float32), aligned_empty((rows, COLUMNS), np.float32)
     x[...] = np.random.default_rng(1).uniform(-1, 1, x.shape)
-    rounded = aligned_empty((rows, DEPTH // BLOCK * BLOCK_BYTES), np.uint8)
-    for i in range(rows):
-        _round(x[i], rounded[i])
-    return x, rounded, out
+    found = {form: aligned_empty((rows, DEPTH // BLOCK * BLOCK_BYTES[form]), np.uint8) for form in (ROUNDED, SCALED)}
+    for form, blocks in found.items():
+        _write(form, x, blocks)
+    return found, out
 
 
 @entry
-def _round(x: np.ndarray, out: np.ndarray) -> None:
-    round_row(x.ctypes.data, len(x), out.ctypes.data)
+def _write(form: int, x: np.ndarray, out: np.ndarray) -> None:
+    for row in range(len(x)):
+        write_part(form, x.ctypes.data, out.ctypes.data, row, x.shape[1], 0, x.shape[1])
 
 
 def _pass_ms(kernel: int, rows: int, x: np.ndarray, stride: int, weights: np.ndarray, out: np.ndarray) -> float:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kernels.cpu.attention import attend, join
-from kernels.cpu.products.round_rows import round_part
+from kernels.cpu.products.row_blocks import write_part
 from kernels.cpu.row_ops import copy, rms_norm, rotate
 from kernels.cpu.shapes import K_NORM, ON_FORK, ON_FORKED, ON_JOIN, ON_MIX, Q_NORM, WINDOW, Model, Room, Step
 from kernels.cpu.simd import (
@@ -142,4 +142,4 @@ def put_together(m: Model, s: Step, r: Room, tile: int, head: int) -> None:
             out = r.attended + 4 * depth * (s.tile_rows[first + i] * m.num_heads + head * fold + j)
             join(r.sums + 4 * line * depth, r.stats + 8 * line, splits, 4 * step * depth, 8 * step, depth, out)
         row, wide = s.tile_rows[first + i], m.num_heads * depth
-        round_part(m.rounds, r.attended, r.rounded, row, wide, head * fold * depth, fold * depth)
+        write_part(m.row_form, r.attended, r.blocks, row, wide, head * fold * depth, fold * depth)

@@ -11,7 +11,7 @@ from typing import Any
 from kernels.cpu.attention_block import columns, fork, mix, place
 from kernels.cpu.products.embedding import call_row
 from kernels.cpu.products.linear import PANEL, call_linear
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, round_part
+from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES, DENSE, write_part
 from kernels.cpu.row_ops import add_to, best, copy, gate, rms_norm
 from kernels.cpu.shapes import (
     DOWN,
@@ -54,7 +54,7 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
         embed(m, s, r, 0)
         meet(r.words, r.threads)
     else:
-        round_all(m, r, PARTS * (first + 1) + ON_ROUND, r.normed, m.hidden, len(s.ids))
+        write_all(m, r, PARTS * (first + 1) + ON_ROUND, r.normed, m.hidden, len(s.ids))
     for layer in range(first, end):
         decode_layer(m, s, r, layer, thread)
     if end == m.num_layers:
@@ -72,7 +72,7 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
         (w[K], w[K + 1], w[K + 2], of_key),
         (w[V], w[V + 1], w[V + 2], of_key),
     )
-    project(s, r, first + ON_QKV, r.normed, r.rounded, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
+    project(s, r, first + ON_QKV, r.normed, r.blocks, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
     meet(r.words, r.threads)
     place(m, s, r, first + ON_PLACE, layer)
     meet(r.words, r.threads)
@@ -81,14 +81,14 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
     mix(m, s, r, first, layer, thread)
     meet(r.words, r.threads)
     out = ((w[OUT], w[OUT + 1], w[OUT + 2], m.hidden // LANES),)
-    project(s, r, first + ON_OUT, r.attended, r.rounded, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
+    project(s, r, first + ON_OUT, r.attended, r.blocks, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     update(m, s, r, first + ON_UPDATE, w[NORM2])
     meet(r.words, r.threads)
     open_gate(m, s, r, first + ON_GATE, (w[GATE_UP], w[GATE_UP + 1], w[GATE_UP + 2]), thread)
     meet(r.words, r.threads)
     down = ((w[DOWN], w[DOWN + 1], w[DOWN + 2], m.hidden // LANES),)
-    project(s, r, first + ON_DOWN, r.gated, r.gated_rounded, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
+    project(s, r, first + ON_DOWN, r.gated, r.gated_blocks, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
     meet(r.words, r.threads)
     last = layer == m.num_layers - 1
     update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
@@ -106,16 +106,16 @@ def embed(m: Model, s: Step, r: Room, part: int) -> None:
         if s.added != 0:
             add_to(r.hidden + at, s.added + at, m.hidden)
         rms_norm(r.hidden + at, m.layers[0, NORM1], m.epsilon, m.hidden, r.normed + at)
-        round_part(m.rounds, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
+        write_part(m.row_form, r.normed, r.blocks, row, m.hidden, 0, m.hidden)
 
 
 @kernel
 def project(
-    s: Step, r: Room, part: int, x: int, rounded: int, depth: int, weights: Any, bias: int, out: int, width: int
+    s: Step, r: Room, part: int, x: int, in_blocks: int, depth: int, weights: Any, bias: int, out: int, width: int
 ) -> None:
     """Compute out (T, width) = x (T, depth) W + b for all rows, some blocks of columns at a time.
 
-    weights: the parts of W: (address of the kernel, of the packed weight, whether it takes rounded rows, blocks of
+    weights: the parts of W: (address of the kernel, of the packed weight, the form of rows it takes, blocks of
     columns); bias: address (0: none).
     """
     blocks = -(-width // LANES)
@@ -127,34 +127,34 @@ def project(
             return
         end = min(first + piece, blocks)
         before = 0
-        for code, w, rounds, size in weights:
+        for code, w, form, size in weights:
             own, own_end = max(first - before, 0), min(end - before, size)
             if own < own_end:
                 b = 0 if bias == 0 else bias + before * BYTES
                 to = out + before * BYTES
-                rows, row = source(x, rounded, depth, rounds)
+                rows, row = source(x, in_blocks, depth, form)
                 call_linear(code, len(s.ids), rows, row, w, depth, b, own, own_end, to, 4 * width)
             before += size
 
 
 @kernel
-def round_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> None:
-    if m.rounds == 0:
+def write_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> None:
+    if m.row_form == DENSE:
         return
     while True:
         row = take(r.words, part, 1)
         if row >= rows:
             break
-        round_part(m.rounds, x, r.rounded, row, depth, 0, depth)
+        write_part(m.row_form, x, r.blocks, row, depth, 0, depth)
     meet(r.words, r.threads)
 
 
 @kernel
-def source(x: int, rounded: int, depth: int, rounds: int) -> tuple[int, int]:
-    """Return a row's address and stride in bytes, of x (rows, depth) or of x rounded."""
-    if rounds != 0:
-        return rounded, depth // BLOCK * BLOCK_BYTES
-    return x, 4 * depth
+def source(x: int, blocks: int, depth: int, form: int) -> tuple[int, int]:
+    """Return a row's address and stride in bytes, of x (rows, depth) or of its blocks."""
+    if form == DENSE:
+        return x, 4 * depth
+    return blocks, depth // BLOCK * BLOCK_BYTES[form]
 
 
 @kernel
@@ -166,17 +166,17 @@ def update(m: Model, s: Step, r: Room, part: int, norm: int) -> None:
         at = 4 * row * m.hidden
         add_to(r.hidden + at, r.update + at, m.hidden)
         rms_norm(r.hidden + at, norm, m.epsilon, m.hidden, r.normed + at)
-        round_part(m.rounds, r.normed, r.rounded, row, m.hidden, 0, m.hidden)
+        write_part(m.row_form, r.normed, r.blocks, row, m.hidden, 0, m.hidden)
 
 
 @kernel
 def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int], thread: int) -> None:
     """Compute silu(x W_g) * (x W_u). Blocks of the two weights alternate."""
     pairs = m.inner // LANES
-    piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of int8
+    piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of a row
     room = r.scores + thread * r.scores_bytes
-    code, w, rounds = weight
-    of, row_bytes = source(r.normed, r.rounded, m.hidden, rounds)
+    code, w, form = weight
+    of, row_bytes = source(r.normed, r.blocks, m.hidden, form)
     while True:
         first = take(r.words, part, piece)
         if first >= pairs:
@@ -191,7 +191,7 @@ def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int
                 for row in range(rows):
                     gate(room + 2 * BYTES * row, r.gated + 4 * ((top + row) * m.inner + pair * LANES))
                     if pair % 2 == 1:
-                        round_part(m.rounds, r.gated, r.gated_rounded, top + row, m.inner, (pair - 1) * LANES, BLOCK)
+                        write_part(m.row_form, r.gated, r.gated_blocks, top + row, m.inner, (pair - 1) * LANES, BLOCK)
 
 
 @kernel
@@ -201,8 +201,8 @@ def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
         for i in range(n):
             copy(r.normed + 4 * s.wanted[i] * m.hidden, r.update + 4 * i * m.hidden, m.hidden)
     meet(r.words, r.threads)
-    round_all(m, r, part + 2, r.update, m.hidden, n)
-    x, row = source(r.update, r.rounded, m.hidden, m.head_rounds)
+    write_all(m, r, part + 2, r.update, m.hidden, n)
+    x, row = source(r.update, r.blocks, m.hidden, m.head_form)
     blocks = -(-m.vocab // LANES)
     while True:
         first = take(r.words, part, 16)

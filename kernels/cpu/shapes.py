@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 # A layer's slots in `Model.layers`. A weight has three: the address of its kind's kernel, its
-# own, and whether that kernel takes rows rounded to int8.
+# own, and the form of rows that the kernel takes (`kernels.cpu.products.row_blocks`).
 NORM1, Q_NORM, K_NORM, NORM2, WINDOW = range(5)
 Q, K, V, OUT, GATE_UP, DOWN = range(5, 23, 3)
 WEIGHTS = (Q, K, V, OUT, GATE_UP, DOWN)
@@ -43,8 +43,8 @@ class Model(NamedTuple):
     final_norm: int
     head_kernel: int
     head: int
-    head_rounds: int  # 1: its kernel takes rounded rows
-    rounds: int  # 1: some kernel does
+    head_form: int  # of the rows that its kernel takes
+    row_form: int  # of the blocks that some kernels take; DENSE: none does
     head_bias: int
     cos: int  # (positions, D)
     sin: int
@@ -80,8 +80,8 @@ class Room(NamedTuple):
     attended: int  # (T, H * D)
     gated: int  # (T, inner)
     update: int  # (T, hidden)
-    rounded: int  # a row's blocks of int8 behind another, of what the next product reads
-    gated_rounded: int  # the same of `gated`
+    blocks: int  # rows in blocks, of what the next product reads
+    gated_blocks: int  # the same of `gated`
     sums: int  # (lines * H, D)
     stats: int  # (lines * H, 2)
     queries: int  # per thread (TILE * fold, D)

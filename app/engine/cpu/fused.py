@@ -18,7 +18,7 @@ from kernels.cpu.attention import ATTEND, NO_WINDOW, SPLIT
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.embedding import ROW
-from kernels.cpu.products.linear import INTEGER_LINEAR, LINEAR
+from kernels.cpu.products.linear import LINEAR
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
@@ -119,7 +119,7 @@ class FusedForward:
 
     def _take(self, spec: ModelSpec, packed: PackedModel) -> Model:
         cos, sin = spec.turns()
-        head_kernel, head, head_rounds = self._linear(packed["head"])
+        head_kernel, head, head_form = self._linear(packed["head"])
         embedding = packed["embedding"]
         layers = [self._layer(spec, packed, i) for i in range(spec.num_layers)]
         return Model(
@@ -140,8 +140,8 @@ class FusedForward:
             final_norm=self._hold(packed["final_norm"].array),
             head_kernel=head_kernel,
             head=head,
-            head_rounds=head_rounds,
-            rounds=int(any(weight.rounds for weight in packed.values())),
+            head_form=head_form,
+            row_form=max(weight.row_form for weight in packed.values()),
             head_bias=self._hold(packed["head_bias"].array),
             cos=self._hold(cos.numpy()),
             sin=self._hold(sin.numpy()),
@@ -162,8 +162,7 @@ class FusedForward:
 
     def _linear(self, weight: Packed) -> tuple[int, int, int]:
         self.weight_bytes += weight.array.nbytes
-        kernels = INTEGER_LINEAR if weight.rounds else LINEAR
-        return kernels[weight.kind].address, self._hold(weight.array), int(weight.rounds)
+        return LINEAR[weight.row_form][weight.kind].address, self._hold(weight.array), weight.row_form
 
     def _hold(self, array: np.ndarray) -> int:
         if array.size == 0:

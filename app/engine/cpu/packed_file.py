@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Place(NamedTuple):
     kind: str
     columns: int
-    rounds: bool
+    row_form: int
     dtype: str
     shape: tuple[int, ...]
     first: int  # byte after the line
@@ -39,11 +39,11 @@ def write_packed(file: Path, digest: str, packed: PackedModel) -> None:
     places: dict[str, Place] = {}
     firsts: dict[int, int] = {}  # by array: head and embedding may be one
     size = 0
-    for name, (array, kind, columns, rounds) in packed.items():
+    for name, (array, kind, columns, row_form) in packed.items():
         if id(array) not in firsts:
             firsts[id(array)] = size
             size += array.nbytes + -array.nbytes % CACHE_LINE
-        places[name] = Place(kind, columns, rounds, array.dtype.name, array.shape, firsts[id(array)])
+        places[name] = Place(kind, columns, row_form, array.dtype.name, array.shape, firsts[id(array)])
     line = Index(digest=digest, size=size, places=places).model_dump_json().encode()
     line += b" " * (-(len(line) + 1) % mmap.PAGESIZE) + b"\n"
 
@@ -83,6 +83,6 @@ def _read(file: Path, digest: str) -> PackedModel | None:
             raise ValueError("it is cut off")
         room = np.memmap(stream, np.uint8, "r", start)
     return {
-        name: Packed(np.ndarray(shape, dtype, room.data, first), kind, columns, rounds)
-        for name, (kind, columns, rounds, dtype, shape, first) in index.places.items()
+        name: Packed(np.ndarray(shape, dtype, room.data, first), kind, columns, row_form)
+        for name, (kind, columns, row_form, dtype, shape, first) in index.places.items()
     }

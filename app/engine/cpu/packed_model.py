@@ -12,8 +12,8 @@ from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, 
 from app.errors import NoIntegerProducts
 from kernels.cpu import shapes
 from kernels.cpu.products.formats import FORMATS
-from kernels.cpu.products.integer_formats import INTEGER_FORMATS
-from kernels.cpu.products.pack import pack, pack_bias, pack_integer, pack_stored
+from kernels.cpu.products.pack import STORED, pack, pack_bias, pack_stored
+from kernels.cpu.products.row_blocks import BLOCK, DENSE, ROUNDED, SCALED
 from kernels.cpu.simd import LANES
 
 COMPARED_ROWS = 2048  # at a time
@@ -24,7 +24,7 @@ class Packed(NamedTuple):
     array: np.ndarray
     kind: str = "F32"
     columns: int = 0  # of a linear layer
-    rounds: bool = False  # whether its kernel takes rows rounded to int8
+    row_form: int = DENSE  # that its kernel takes (`kernels.cpu.products.row_blocks`)
 
 
 PackedModel = dict[str, Packed]
@@ -40,16 +40,16 @@ def pack_model(spec: ModelSpec, weights: Weights, activations: Activations) -> P
     int8 `activations` round the rows of integer weights: another target. Raises NoIntegerProducts if no weight is of
     integers.
     """
-    rounds = activations == "int8"
+    blocks = ROUNDED if activations == "int8" else SCALED
     found: PackedModel = {}
     for layer in range(spec.num_layers):
-        found |= {slot_name(layer, slot): one for slot, one in _layer(spec, weights, layer, rounds).items()}
+        found |= {slot_name(layer, slot): one for slot, one in _layer(spec, weights, layer, blocks).items()}
     of_head = weights[HEAD]  # once: it may be rounded when it is read
-    found["head"] = head = _linear(of_head, shape_of(of_head)[0], spec.hidden, rounds)
+    found["head"] = head = _linear(of_head, shape_of(of_head)[0], spec.hidden, blocks)
     found["embedding"] = _embedding(spec, weights[EMBEDDING], of_head, head)
     found["final_norm"] = Packed(_array(weights["model.norm.weight"]))
     found["head_bias"] = Packed(pack_bias(_array(weights.get("lm_head.bias"))))
-    if rounds and not any(one.rounds for one in found.values()):
+    if blocks == ROUNDED and not any(one.row_form == ROUNDED for one in found.values()):
         raise NoIntegerProducts(
             "PACELINE_ACTIVATIONS=int8 needs weights of integers, and this target has none: PACELINE_WEIGHTS=q8_0 "
             "rounds them when they are loaded"
@@ -57,7 +57,7 @@ def pack_model(spec: ModelSpec, weights: Weights, activations: Activations) -> P
     return found
 
 
-def _layer(spec: ModelSpec, weights: Weights, index: int, rounds: bool) -> dict[int, Packed]:
+def _layer(spec: ModelSpec, weights: Weights, index: int, blocks: int) -> dict[int, Packed]:
     def find(name: str) -> np.ndarray:
         return _array(weights.get(f"model.layers.{index}.{name}"))
 
@@ -76,31 +76,31 @@ def _layer(spec: ModelSpec, weights: Weights, index: int, rounds: bool) -> dict[
     }
     d, inner = spec.hidden, spec.inner
     query, key = spec.num_heads * spec.head_dim, spec.num_key_heads * spec.head_dim
+    of_heads = need("self_attn.o_proj")  # whose rows are written in blocks by one key head's queries at a time
     linears = (
         *zip((shapes.Q, shapes.K, shapes.V), map(need, siblings), (query, key, key), (d, d, d), strict=True),
-        (shapes.OUT, need("self_attn.o_proj"), d, query),
+        (shapes.OUT, of_heads if query // spec.num_key_heads % BLOCK == 0 else dense(of_heads), d, query),
         (shapes.GATE_UP, _in_turn(need("mlp.gate_proj"), need("mlp.up_proj")), 2 * inner, d),
         (shapes.DOWN, need("mlp.down_proj"), d, inner),
     )
     return {slot: Packed(array) for slot, array in arrays.items()} | {
-        slot: _linear(weight, columns, depth, rounds) for slot, weight, columns, depth in linears
+        slot: _linear(weight, columns, depth, blocks) for slot, weight, columns, depth in linears
     }
 
 
-def _linear(weight: Weight, columns: int, depth: int, rounds: bool) -> Packed:
+def _linear(weight: Weight, columns: int, depth: int, blocks: int) -> Packed:
+    """`blocks`: the form of rows for weights of integers."""
     if shape_of(weight) != (columns, depth):
         raise ValueError(f"a weight has shape {shape_of(weight)}, expected {(columns, depth)}")
-    kind, rows = _stored(weight)
-    if rounds and kind in INTEGER_FORMATS and depth % INTEGER_FORMATS[kind].depth == 0:
-        return Packed(pack_integer(kind, rows, depth), kind, columns, rounds=True)
-    return _packed(weight)
+    packed = _packed(weight)
+    return packed if packed.kind == "F32" or packed.kind in FORMATS else packed._replace(row_form=blocks)
 
 
 def _embedding(spec: ModelSpec, weight: Weight, of_head: Weight, head: Packed) -> Packed:
     """Return the packed head if it is the same, and rows can be read from it."""
     if shape_of(weight) != (spec.vocab_size, spec.hidden):
         raise ValueError(f"the embedding has shape {shape_of(weight)}, expected {(spec.vocab_size, spec.hidden)}")
-    return head if not head.rounds and _is_same(weight, of_head) else packed_once(weight)
+    return head if _is_same(weight, of_head) else packed_once(weight)
 
 
 def _array(weight: Weight | None) -> np.ndarray:
@@ -111,7 +111,7 @@ def _array(weight: Weight | None) -> np.ndarray:
 
 def _kind(weight: Weight) -> str:
     kind, depth = _stored(weight)[0], shape_of(weight)[1]
-    return kind if kind in FORMATS and depth % FORMATS[kind].depth == 0 else "F32"
+    return kind if kind in STORED and depth % STORED[kind].depth == 0 else "F32"
 
 
 def _packed(weight: Weight) -> Packed:

@@ -5,7 +5,7 @@ import numpy as np
 from app.engine.packing import PackedBatch
 from app.state import page_numbers
 from kernels.cpu.attention import SPLIT, TILE
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
+from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import HEADER
@@ -100,8 +100,8 @@ class Rooms:
         mixed = wide + 2 * m.num_key_heads * m.head_dim
         hidden, normed, update = (np.empty((rows, m.hidden), np.float32) for _ in range(3))
         columns, attended, gated = (np.empty((rows, width), np.float32) for width in (mixed, wide, m.inner))
-        rounded, gated_rounded = (
-            np.empty((rows, width // BLOCK if m.rounds else 0, BLOCK_BYTES), np.uint8)
+        blocks, gated_blocks = (
+            np.empty((rows, width // BLOCK, BLOCK_BYTES[m.row_form]), np.uint8)
             for width in (max(m.hidden, wide), m.inner)
         )
         sums, stats = (np.empty((lines * m.num_heads, width), np.float32) for width in (m.head_dim, 2))
@@ -114,8 +114,8 @@ class Rooms:
             attended=attended.ctypes.data,
             gated=gated.ctypes.data,
             update=update.ctypes.data,
-            rounded=rounded.ctypes.data,
-            gated_rounded=gated_rounded.ctypes.data,
+            blocks=blocks.ctypes.data,
+            gated_blocks=gated_blocks.ctypes.data,
             sums=sums.ctypes.data,
             stats=stats.ctypes.data,
             queries=self._queries.ctypes.data,
@@ -125,6 +125,6 @@ class Rooms:
             logits=0,  # each step has its own
             best=np.zeros(0, np.int64),
         )
-        self._held = (columns, attended, gated, rounded, gated_rounded, sums, stats)
+        self._held = (columns, attended, gated, blocks, gated_blocks, sums, stats)
         self._hidden, self._normed, self._update = hidden, normed, update
         self._rows, self._lines = rows, lines

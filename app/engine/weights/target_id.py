@@ -9,6 +9,7 @@ from app.engine.weights.fingerprint import digest, weight_files
 from app.engine.weights.gguf_file import types
 from app.engine.weights.model_cache import read_cached, write_cached
 
+FLOATS = {"F32", "F16", "BF16"}
 PLACES = {"node_rank", "master_addr", "master_port"}  # of vLLM's processes, which change no token
 
 
@@ -17,7 +18,7 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
         "weights": _contents(folder, settings.home),
         "rounded": None if settings.weights in ("stored", "float32") else settings.weights,
         "activations": _activations(folder, settings),
-        "arithmetic": "float32" if device == "cpu" else _on_device(device, settings),
+        "arithmetic": _on_cpu(folder, settings) if device == "cpu" else _on_device(device, settings),
         **({"engine": _of_vllm(settings)} if settings.engine == "vllm" else {}),
         "tokenizer": tokenizer_sha256,
     }
@@ -25,11 +26,21 @@ def target_id(folder: Path, settings: Settings, tokenizer_sha256: str, device: s
 
 
 def _activations(folder: Path, settings: Settings) -> str:
-    if settings.activations == "int8" and settings.weights == "stored":
-        kinds = {kind for file in weight_files(folder) if file.suffix == ".gguf" for kind in types(file)}
-        if any(kind.endswith("_K") for kind in kinds):
-            return "int8 with K types"
+    rounds_stored = settings.activations == "int8" and settings.weights == "stored"
+    if rounds_stored and any(kind.endswith("_K") for kind in _kinds(folder)):
+        return "int8 with K types"
     return settings.activations
+
+
+def _on_cpu(folder: Path, settings: Settings) -> str:
+    if settings.activations == "int8" or settings.weights == "float32":
+        return "float32"
+    has_integers = settings.weights != "stored" or bool(_kinds(folder) - FLOATS)
+    return "float32, blocks of integers apart" if has_integers else "float32"
+
+
+def _kinds(folder: Path) -> set[str]:
+    return {kind for file in weight_files(folder) if file.suffix == ".gguf" for kind in types(file)}
 
 
 def _on_device(device: str, settings: Settings) -> list[object]:

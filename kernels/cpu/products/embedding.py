@@ -1,6 +1,10 @@
 """Read a token's embedding from a packed weight as float32."""
 
-from kernels.cpu.products.formats import FORMATS, Format
+from typing import Any
+
+from kernels.cpu.products.formats import FORMATS
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS
+from kernels.cpu.products.integer_tile import expander as integer_expander
 from kernels.cpu.products.linear import CHUNK, scratch
 from kernels.cpu.products.tile import expander
 from kernels.cpu.simd import BYTES, LANES, call_with, load_one, store_one
@@ -13,8 +17,8 @@ ARGUMENTS = 4  # of every kernel here
 call_row = call_with(ARGUMENTS)
 
 
-def _stored(form: Format) -> Native:
-    expand, lines, group_bytes = expander(form), form.depth, form.group_bytes
+def _stored(form: Any, expand: Any) -> Native:
+    lines, group_bytes = form.depth, form.group_bytes
     chunk = max(lines, CHUNK // lines * lines)
 
     def row(w: int, depth: int, number: int, out: int) -> None:
@@ -35,8 +39,9 @@ def _row(w: int, depth: int, number: int, out: int) -> None:
         store_one(out + 4 * k, load_one(block + k * BYTES))
 
 
-_OF_FORMAT = {form.name: _stored(form) for form in FORMATS.values()}
+_OF_INTEGERS = {form.name: _stored(form, integer_expander(form)) for form in INTEGER_FORMATS.values()}
 ROW = {  # by ggml's name of the weight's type, as it is packed
     "F32": Native(_row, "row_F32", ARGUMENTS),
-    **{kind: _OF_FORMAT[form.name] for kind, form in FORMATS.items()},
+    **{kind: _stored(form, expander(form)) for kind, form in FORMATS.items()},
+    **{kind: _OF_INTEGERS[form.name] for kind, form in INTEGER_FORMATS.items()},
 }

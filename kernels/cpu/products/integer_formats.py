@@ -1,12 +1,16 @@
-"""Describe each kind of stored weight for integer products: its layout in memory and its sums' scales.
+"""Describe each kind of weights stored as integers: their layout in memory and the scales of their sums.
 
+    weights: Q4_0, Q5_0, Q8_0: d (q - offset)   Q4_1, Q5_1: d q + m   Q4_K, Q5_K: (d sc) q - (dmin mn)
+             Q6_K: (d sc) (q - 32)
+
+    of rounded rows:
     Q4_0, Q5_0, Q8_0: (d d_x) sum of (q - offset) q_x       Q4_1, Q5_1: (d d_x) sum of q q_x + m s_x
     Q4_K, Q5_K: ((d sc) d_x) sum of q q_x - (dmin mn) s_x   Q6_K: (d d_x) sum of sc (q - 32) q_x
 
-d_x, q_x and s_x are those of 32 lines of a rounded row (`round_rows`). Sums are below 2^24, hence exact. A group is a
+d_x, q_x and s_x are those of 32 lines of a rounded row (`row_blocks`). Sums are below 2^24, hence exact. A group is a
 header with sixteen columns' scales, then parts of 32 lines: rows of 64 bytes, in which four neighbours are one column's
 lines. Four bits are a plane, with the next four lines in the high halves; a fifth, or a fifth and a sixth, are a second
-one. Weights are unsigned; the row's sum removes the offset.
+one. Weights are unsigned; the row's sum removes the offset, also from products of float32 rows.
 """
 
 from collections.abc import Iterator
@@ -15,13 +19,30 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.formats import HALF_BYTES, halves, ints, signed, signed_ints
-from kernels.cpu.products.round_rows import BLOCK
-from kernels.cpu.simd import BYTES, LANES, fused, load_at
+from kernels.cpu.products.row_blocks import BLOCK, QUAD_BITS
+from kernels.cpu.simd import BYTES, LANES, constant, fused, load_at, read_half
 
 _I64, _FLOATS = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+_INTS = ir.VectorType(ir.IntType(32), LANES)
+HALF_BYTES = 2 * LANES  # of sixteen f16
 FACTOR_BYTES = 2 * LANES  # of two bytes a column
 QUAD = 4  # lines
+
+
+def ints(value: int) -> ir.Constant:
+    return ir.Constant(_INTS, [value] * LANES)
+
+
+def halves(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    return read_half(b, b.add(where, ir.Constant(_I64, offset)))
+
+
+def signed(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    return b.sitofp(signed_ints(b, where, offset), _FLOATS)
+
+
+def signed_ints(b: ir.IRBuilder, where: Any, offset: int) -> Any:
+    return b.sext(load_at(b, where, offset, ir.VectorType(ir.IntType(8), LANES)), _INTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +81,15 @@ class IntegerFormat:
     def group_bytes(self) -> int:
         return self.header_bytes + self.parts * self.part_bytes
 
-    def quads(self, b: ir.IRBuilder, part: Any, first: int, kind: ir.VectorType) -> Iterator[tuple[int, Any]]:
-        """Yield each four of `lines` lines from the first: which they are, and their bytes in columns of 32 bits."""
+    def quads(
+        self, b: ir.IRBuilder, part: Any, first: int, lines: int, kind: ir.VectorType
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield each four of so many lines from the first: which they are, and their bytes in columns of 32 bits."""
 
         def each(value: int) -> ir.Constant:
             return ir.Constant(kind, [value] * kind.count)
 
-        for line in range(first, first + self.lines, QUAD):
+        for line in range(first, first + lines, QUAD):
             at, w, before = line // QUAD, each(0), 0
             for low, bits in self.planes:
                 raw = load_at(b, part, before + at * bits // 8 * BYTES, kind)
@@ -76,11 +99,20 @@ class IntegerFormat:
                 before += BLOCK * LANES * bits // 8
             yield line, w
 
+    def numbers(self, b: ir.IRBuilder, quad: Any) -> list[Any]:
+        """Return q 2^n of a quad's four lines as float32, n as in QUAD_BITS: but for the last, no line is shifted."""
+        places = [b.and_(quad, ints(255 << bits)) for bits in QUAD_BITS[:-1]]
+        return [b.sitofp(q, _FLOATS) for q in (*places, b.lshr(quad, ints(24)))]
+
     def header(self, b: ir.IRBuilder, where: Any) -> tuple[Any, ...]:
         return ()
 
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
         return (halves(b, where, 0),)
+
+    def terms(self, b: ir.IRBuilder, scales: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+        """Return for each of a part's sums, as float32: what its q are multiplied by, and what each then has added."""
+        return [(scales[0], b.fmul(scales[0], constant(-self.offset)))]
 
     def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
         """`sums`: of `lines` integers each."""
@@ -96,6 +128,9 @@ class WithMinimum(IntegerFormat):
 
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
         return halves(b, where, 0), halves(b, where, HALF_BYTES)
+
+    def terms(self, b: ir.IRBuilder, scales: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+        return [(scales[0], scales[1])]
 
     def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
         return fused(b, scales[1], x.s, IntegerFormat.add(self, b, x, scales, sums, out))
@@ -126,6 +161,10 @@ class KSixteens(IntegerFormat):
     def scales(self, b: ir.IRBuilder, where: Any, part: Any, header: tuple[Any, ...]) -> tuple[Any, ...]:
         factors = _factors(b, where, HALF_BYTES, part)
         return (*header, signed_ints(b, factors, 0), signed_ints(b, factors, LANES))
+
+    def terms(self, b: ir.IRBuilder, scales: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+        d, *factors = scales
+        return [IntegerFormat.terms(self, b, (b.fmul(d, b.sitofp(sc, _FLOATS)),))[0] for sc in factors]
 
     def whole(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any]) -> Any:
         _, *factors = scales

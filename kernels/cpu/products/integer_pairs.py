@@ -33,7 +33,7 @@ def sums_by_pairs(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[A
 def _sum_words(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
     most, pairs = LARGEST // (PAIR * (2**form.bits - 1)), 0
     ints, words = [_each(0)] * len(of), [_none()] * len(of)
-    for line, w in form.quads(b, weights, first, _INTS):
+    for line, w in form.quads(b, weights, first, form.lines, _INTS):
         words = _add_products(b, words, w, of, line)
         pairs += 1
         if pairs == most:
@@ -47,7 +47,7 @@ def _sum_words(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any]
 
 def _sum_bytes(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
     ints, tops = [_each(0)] * len(of), [_none()] * len(of)
-    for line, w in form.quads(b, weights, first, _INTS):
+    for line, w in form.quads(b, weights, first, form.lines, _INTS):
         low, top = b.and_(w, _each(0x7F7F7F7F)), b.and_(b.lshr(w, _each(7)), _each(0x01010101))
         ints = _in_order(b, _add_joined(b, ints, _add_products(b, [_none()] * len(of), low, of, line)))
         tops = _in_order(b, _add_products(b, tops, top, of, line))

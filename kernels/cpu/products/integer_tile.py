@@ -1,22 +1,41 @@
-"""Multiply a few rows of x, rounded to int8, by sixteen columns of stored integer weights.
+"""Multiply a few rows of x, in blocks (`row_blocks`), by sixteen columns of stored integer weights.
 
-    out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
+    rounded rows: out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
+    float32 rows: out += sum over blocks: d_w (sum of (q_w 2^n) (x 2^-n), of 16 lines each) + m_w (sum of x)
 
-This is ggml's arithmetic, except that ggml's K types round rows by 256. Integer sums are exact, and blocks' sums are
-one chain of fused multiply-adds by rising k: a row has the same bits in any batch, on every processor.
+The first is ggml's arithmetic, except that ggml's K types round rows by 256; its integer sums are exact. All other sums
+are one chain of fused multiply-adds by rising k: a row has the same bits in any batch, on every processor.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
 from kernels.cpu.products.integer_pairs import declared, sums_by_pairs
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES
-from kernels.cpu.products.tile import by_height, integer, packed_product, repeat
-from kernels.cpu.simd import BYTES, LANES, address, at, index, load_at, nothing, op, prefetch, processor_has, spread
+from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES, QUAD_BITS, ROUNDED, SCALED
+from kernels.cpu.products.tile import by_height, integer, named, packed_product, repeat
+from kernels.cpu.simd import (
+    BYTES,
+    LANES,
+    address,
+    at,
+    constant,
+    fused,
+    index,
+    load_at,
+    nothing,
+    op,
+    prefetch,
+    processor_has,
+    spread,
+)
 
-ROWS = {"vnni": 8, "avx2": 4, "any": 4}  # of the largest tile: with 32 registers eight sums fit twice
+ROWS = {"vnni": 8, "avx2": 4, "any": 4}  # of the largest tile of rounded rows: eight sums fit twice in 32 registers
+FLOAT_ROWS = 8 if processor_has("avx512f") else 4  # the same of float32 rows, whose chains are summed apart
 AHEAD = 3072  # bytes that memory is asked for before they are needed
 
 _F32, _I32 = ir.FloatType(), ir.IntType(32)
@@ -30,7 +49,33 @@ def instructions() -> str:
     return "avx2" if processor_has("avx2") else "any"
 
 
-def _tiles(form: IntegerFormat) -> Any:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Thirty-two lines of a block of columns, and the header of their group."""
+
+    form: IntegerFormat
+    at_group: Any
+    header: tuple[Any, ...]
+    number: Any  # in the group
+    lines: Any
+    of: list[Any]  # where each row's block is
+
+    def scales(self, b: ir.IRBuilder) -> tuple[Any, ...]:
+        return self.form.scales(b, self.at_group, self.number, self.header)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How rows in blocks of 32 numbers are multiplied; `add_parts` adds what some parts of a weight give them."""
+
+    name: str
+    rows: int  # of the largest tile
+    block_bytes: int
+    in_pairs: int  # rows up to which two of a part's sums, or of two parts', are made at once: a chain waits for itself
+    add_parts: Callable[[ir.IRBuilder, list[Part], int, list[Any]], list[Any]]  # at once: so many sums of each row
+
+
+def _tiles(form: IntegerFormat, by: Arithmetic) -> Any:
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
@@ -39,46 +84,93 @@ def _tiles(form: IntegerFormat) -> Any:
         def tile(height: int) -> None:
             xs = [b.add(x, b.mul(ldx, integer(row))) for row in range(height)]
             outs = [b.add(out, b.mul(ldo, integer(row))) for row in range(height)]
-            sums = _add_groups(b, form, w, groups, xs, [load_at(b, where, 0, _FLOATS) for where in outs])
+            start = [load_at(b, where, 0, _FLOATS) for where in outs]
+            sums = _add_groups(b, form, by, w, groups, xs, start)
             for where, value in zip(outs, sums, strict=True):
                 b.store(value, at(b, where, _FLOATS), align=4)
 
-        by_height(b, rows, range(1, ROWS[instructions()] + 1), tile)
+        by_height(b, rows, range(1, by.rows + 1), tile)
 
     return tiles
 
 
-def _add_groups(b: ir.IRBuilder, form: IntegerFormat, w: Any, groups: Any, xs: list[Any], sums: list[Any]) -> list[Any]:
-
-    def group(g: Any, sums: list[Any]) -> list[Any]:
-        at_group = b.add(w, b.mul(g, integer(form.group_bytes)))
-        header = form.header(b, at_group)
-
-        def part(j: Any, sums: list[Any]) -> list[Any]:
-            before = b.mul(b.add(b.mul(g, integer(form.parts)), j), integer(BLOCK_BYTES))
-            return _add_part(b, form, at_group, header, j, [b.add(row, before) for row in xs], sums)
-
-        return part(integer(0), sums) if form.parts == 1 else repeat(b, integer(form.parts), sums, part)
-
-    return repeat(b, groups, sums, group)
-
-
-def _add_part(
-    b: ir.IRBuilder,
-    form: IntegerFormat,
-    at_group: Any,
-    header: tuple[Any, ...],
-    part: Any,
-    of: list[Any],
-    sums: list[Any],
+def _add_groups(
+    b: ir.IRBuilder, form: IntegerFormat, by: Arithmetic, w: Any, groups: Any, xs: list[Any], sums: list[Any]
 ) -> list[Any]:
-    share = form.group_bytes // form.parts
-    for offset in range(0, share, BYTES):
-        prefetch(b, b.add(b.add(at_group, b.mul(part, integer(share))), integer(AHEAD + offset)))
-    at_lines = b.add(at_group, b.add(integer(form.header_bytes), b.mul(part, integer(form.part_bytes))))
+    at_once = 2 if len(xs) <= by.in_pairs else 1
+    together = at_once if form.lines == BLOCK else 1  # else a part has two sums
+
+    def part(at_group: Any, header: tuple[Any, ...], group: Any, number: Any) -> Part:
+        before = b.mul(b.add(b.mul(group, integer(form.parts)), number), integer(by.block_bytes))
+        lines = _lines_of(b, form, at_group, number)
+        _ask(b, lines, form.part_bytes)
+        return Part(form, at_group, header, number, lines, [b.add(row, before) for row in xs])
+
+    def some_of_group(group: Any, sums: list[Any]) -> list[Any]:
+        at_group = b.add(w, b.mul(group, integer(form.group_bytes)))
+        header = form.header(b, at_group)
+        _ask(b, at_group, form.header_bytes)
+
+        def some(i: Any, sums: list[Any]) -> list[Any]:
+            numbers = [b.add(b.mul(i, integer(together)), integer(more)) for more in range(together)]
+            return by.add_parts(b, [part(at_group, header, group, number) for number in numbers], at_once, sums)
+
+        return repeat(b, integer(form.parts // together), sums, some)
+
+    def some_groups(count: int, before: Any, i: Any, sums: list[Any]) -> list[Any]:
+        own = [b.add(before, b.add(b.mul(i, integer(count)), integer(more))) for more in range(count)]
+        places = [b.add(w, b.mul(group, integer(form.group_bytes))) for group in own]
+        parts = [part(where, (), group, integer(0)) for where, group in zip(places, own, strict=True)]
+        return by.add_parts(b, parts, at_once, sums)
+
+    if form.parts > 1:
+        return repeat(b, groups, sums, some_of_group)
+    whole = b.udiv(groups, integer(together))
+    done = b.mul(whole, integer(together))
+    sums = repeat(b, whole, sums, partial(some_groups, together, integer(0)))
+    return sums if together == 1 else repeat(b, b.sub(groups, done), sums, partial(some_groups, 1, done))
+
+
+def _lines_of(b: ir.IRBuilder, form: IntegerFormat, at_group: Any, part: Any) -> Any:
+    """Return where a part's lines are, in a register: LLVM would count up one for each place that is asked for."""
+    where = b.add(at_group, b.add(integer(form.header_bytes), b.mul(part, integer(form.part_bytes))))
+    return b.call(ir.InlineAsm(ir.FunctionType(where.type, [where.type]), "", "=r,0"), [where])
+
+
+def _ask(b: ir.IRBuilder, where: Any, size: int) -> None:
+    for offset in range(0, size, BYTES):
+        prefetch(b, b.add(where, integer(AHEAD + offset)))
+
+
+def _add_floats(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[Any]) -> list[Any]:
+
+    def add(of: list[Any], offset: int, w: Any, sums: list[Any]) -> list[Any]:
+        return [fused(b, _spread_at(b, x, offset, _F32), w, some) for some, x in zip(sums, of, strict=True)]
+
+    form = parts[0].form
+    chained = [(part, first) for part in parts for first in range(0, BLOCK, form.lines)]
+    for some in (chained[i : i + at_once] for i in range(0, len(chained), at_once)):
+        chains = [[constant(0.0)] * len(sums) for _ in some]
+        walks = [form.quads(b, part.lines, first, form.lines, _INTS) for part, first in some]
+        for quads in zip(*walks, strict=True):
+            for i, (part, (line, quad)) in enumerate(zip((part for part, _ in some), quads, strict=True)):
+                for more, w in enumerate(form.numbers(b, quad), start=line):
+                    chains[i] = add(part.of, 4 * more, w, chains[i])
+        for (part, first), chain in zip(some, chains, strict=True):
+            factor, minimum = form.terms(b, part.scales(b))[first // form.lines]
+            sums = [fused(b, factor, one, total) for one, total in zip(chain, sums, strict=True)]
+            at_sum = BLOCK if form.lines == BLOCK else BLOCK + 1 + first // form.lines
+            sums = add(part.of, 4 * at_sum, minimum, sums)
+    return sums
+
+
+def _add_integers(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[Any]) -> list[Any]:
+    (part,) = parts
+    form, of = part.form, part.of
     add_up = sums_by_pairs if instructions() == "avx2" else _sums
-    whole = [add_up(b, form, at_lines, of, first) for first in range(0, BLOCK, form.lines)]
-    scales = form.scales(b, at_group, part, header)
+    whole = [add_up(b, form, part.lines, of, first) for first in range(0, BLOCK, form.lines)]
+    scales = part.scales(b)
+    sums = list(sums)
     for row, where in enumerate(of):
         kinds = (_F32, _F32, _I32, _I32)
         x = RowBlock(*(_spread_at(b, where, BLOCK + 4 * i, kind) for i, kind in enumerate(kinds)))
@@ -90,7 +182,7 @@ def _sums(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], fir
     """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
     dot = _vnni if instructions() == "vnni" else _any
     sums = [ir.Constant(_INTS, [0] * LANES)] * len(of)
-    for line, w in form.quads(b, weights, first, _INTS):
+    for line, w in form.quads(b, weights, first, form.lines, _INTS):
         sums = [dot(b, some, w, _spread_at(b, x, line, _I32)) for some, x in zip(sums, of, strict=True)]
     return sums
 
@@ -112,5 +204,41 @@ def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
     return spread(b, load_at(b, where, offset, kind))
 
 
-def product_of(form: IntegerFormat) -> Any:
-    return packed_product(f"integer_product_{form.name}", ROWS[instructions()], _tiles(form))
+ARITHMETIC = {
+    SCALED: Arithmetic("scaled", FLOAT_ROWS, BLOCK_BYTES[SCALED], FLOAT_ROWS // 2, _add_floats),
+    ROUNDED: Arithmetic("rounded", ROWS[instructions()], BLOCK_BYTES[ROUNDED], 0, _add_integers),
+}
+
+
+def expander(form: IntegerFormat) -> Any:
+    """Return the kernel that writes k lines of a packed block as float32: w, k, out (k, 16)."""
+
+    @op(nothing, address, index, address)
+    def expand(b: ir.IRBuilder, w: Any, k: Any, out: Any) -> None:
+        def write(g: Any, none: list[Any]) -> list[Any]:
+            at_group = b.add(w, b.mul(g, integer(form.group_bytes)))
+            header = form.header(b, at_group)
+
+            def write_part(j: Any, none: list[Any]) -> list[Any]:
+                part = Part(form, at_group, header, j, _lines_of(b, form, at_group, j), [])
+                to = b.add(out, b.mul(b.add(b.mul(g, integer(form.parts)), j), integer(BLOCK * BYTES)))
+                terms = form.terms(b, part.scales(b))
+                for line, quad in form.quads(b, part.lines, 0, BLOCK, _INTS):
+                    factor, minimum = terms[line // form.lines]
+                    for i, (q, bits) in enumerate(zip(form.numbers(b, quad), QUAD_BITS, strict=True), start=line):
+                        own = b.fmul(factor, constant(2.0**-bits))
+                        b.store(fused(b, own, q, minimum), at(b, b.add(to, integer(i * BYTES)), _FLOATS), align=4)
+                return none
+
+            return repeat(b, integer(form.parts), none, write_part)
+
+        repeat(b, b.udiv(k, integer(form.depth)), [], write)
+
+    def expanded(w: int, k: int, out: int) -> None:
+        expand(w, k, out)
+
+    return named(expanded, f"expand_{form.name}")
+
+
+def product_of(form: IntegerFormat, by: Arithmetic) -> Any:
+    return packed_product(f"{by.name}_product_{form.name}", by.rows, _tiles(form, by))

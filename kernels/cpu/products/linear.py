@@ -2,7 +2,8 @@
 
     y = x W^T (+ b)
 
-Each kind of stored weight has one kernel, called by address; a model compiles those its file has.
+Each kind of stored weight has one kernel for each form of rows that it takes (`row_blocks`), called by address; a model
+compiles those that it needs.
 """
 
 from typing import Any
@@ -12,7 +13,9 @@ from numba.core import cgutils
 
 from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
+from kernels.cpu.products.integer_tile import ARITHMETIC, Arithmetic
 from kernels.cpu.products.integer_tile import product_of as integer_product_of
+from kernels.cpu.products.row_blocks import DENSE
 from kernels.cpu.products.tile import (
     AHEAD,
     PAIR_ROWS,
@@ -103,11 +106,11 @@ def _over_blocks(multiply: Any, lines: int, group_bytes: int, pair_rows: int = P
     return over_blocks
 
 
-def _stored(form: Format) -> Native:
+def _of_halves(form: Format) -> Native:
     """Two tiles' rows expand W in registers, more rows use chunks expanded once."""
     product, pair, expand = product_of(form), pair_of(form), expander(form)
     lines, group_bytes = form.depth, form.group_bytes
-    chunk, in_tiles = max(lines, CHUNK // lines * lines), 2 * tallest()
+    in_tiles = 2 * tallest()
 
     def multiply_stored(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
         if count == 2:
@@ -116,8 +119,8 @@ def _stored(form: Format) -> Native:
             product(rows, x, ldx, w, depth, out, ldo)
         else:
             room = scratch()
-            for k in range(0, depth, chunk):
-                size = min(chunk, depth - k)
+            for k in range(0, depth, CHUNK):
+                size = min(CHUNK, depth - k)
                 expand(w + k // lines * group_bytes, size, room)
                 product_more(rows, x + 4 * k, ldx, room, BYTES, size, out, ldo)
 
@@ -126,23 +129,26 @@ def _stored(form: Format) -> Native:
     return Native(_over_blocks(multiply, lines, group_bytes, pair_rows=1), f"linear_{form.name}", ARGUMENTS)
 
 
-def _integer(form: IntegerFormat) -> Native:
-    """Take one block at a time: two took 1.8 times as long on an EPYC."""
-    product = integer_product_of(form)
+def _of_blocks(form: IntegerFormat, by: Arithmetic) -> Native:
+    """Take one block of columns at a time: two took 1.8 times as long on an EPYC."""
+    product = integer_product_of(form, by)
 
-    def multiply_integers(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
+    def multiply_blocks(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
         product(rows, x, ldx, w, depth, out, ldo)
 
-    multiply = named(multiply_integers, f"multiply_integers_{form.name}")
+    multiply = named(multiply_blocks, f"multiply_{by.name}_{form.name}")
     over_blocks = _over_blocks(multiply, form.depth, form.group_bytes, pair_rows=0)
-    return Native(over_blocks, f"integer_linear_{form.name}", ARGUMENTS)
+    return Native(over_blocks, f"{by.name}_linear_{form.name}", ARGUMENTS)
+
+
+def _by_kind(by: Arithmetic) -> dict[str, Native]:
+    found = {form.name: _of_blocks(form, by) for form in INTEGER_FORMATS.values()}
+    return {kind: found[form.name] for kind, form in INTEGER_FORMATS.items()}
 
 
 linear = named(_over_blocks(multiply, 1, BYTES), "linear")  # for W in float32, called from other kernels
-_OF_FORMAT = {form.name: _stored(form) for form in FORMATS.values()}
-LINEAR = {  # by ggml's name of the weights' type
-    "F32": Native(_over_blocks(multiply, 1, BYTES), "linear_F32", ARGUMENTS),
-    **{kind: _OF_FORMAT[form.name] for kind, form in FORMATS.items()},
+_FLOAT32 = Native(_over_blocks(multiply, 1, BYTES), "linear_F32", ARGUMENTS)
+LINEAR = {  # by the form of rows, then by ggml's name of the weights' type
+    DENSE: {"F32": _FLOAT32, **{kind: _of_halves(form) for kind, form in FORMATS.items()}},
+    **{form: _by_kind(by) for form, by in ARITHMETIC.items()},
 }
-_OF_INTEGERS = {form.name: _integer(form) for form in INTEGER_FORMATS.values()}
-INTEGER_LINEAR = {kind: _OF_INTEGERS[form.name] for kind, form in INTEGER_FORMATS.items()}  # of rounded rows

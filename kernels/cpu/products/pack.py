@@ -5,7 +5,6 @@ A weight (N, K) goes in, float32 or as a GGUF file's rows of blocks along K. Mis
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from kernels.cpu.products.formats import FORMATS, Format
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS, IntegerFormat
 from kernels.cpu.simd import LANES
 
-Packer = Callable[[np.ndarray, np.ndarray, Any], None]  # from blocks (NB, 16, groups, bytes) to groups, in a format
+STORED: dict[str, Format | IntegerFormat] = {**FORMATS, **INTEGER_FORMATS}  # by ggml's name
 CACHE_LINE = 64
 STRIP = 2**19  # weights that are packed at once, so that all that is made of them on the way stays in a cache
 SIX_D = 104  # which f16 of a block of Q6_K is d: the last
@@ -31,35 +30,25 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
 
 
 def pack_stored(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    """Pack raw rows of a GGUF type of FORMATS: (N, bytes of a row) -> (ceil(N / 16), groups, bytes of a group) uint8.
+    """Pack raw rows of a GGUF type: (N, bytes of a row) -> (ceil(N / 16), groups, bytes of a group) uint8.
 
     Raises ValueError unless K is a whole number of groups.
     """
-    form = FORMATS[name]
+    form = STORED[name]
     if depth % form.depth:
         raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
-    return _packed(raw, depth, form, _PACKERS[name])
-
-
-def pack_integer(name: str, raw: np.ndarray, depth: int) -> np.ndarray:
-    form = INTEGER_FORMATS[name]
-    if depth % form.depth:
-        raise ValueError(f"{name} holds whole groups of {form.depth}, not rows of {depth}")
-    return _packed(raw, depth, form, partial(_pack_integers, name))
-
-
-def _packed(raw: np.ndarray, depth: int, form: Any, pack: Packer) -> np.ndarray:
+    pack = _pack_halves if isinstance(form, Format) else partial(_pack_integers, name, form)
     columns = len(raw)
     whole = raw if columns % LANES == 0 else np.pad(raw, ((0, -columns % LANES), (0, 0)))
     blocks = whole.reshape(len(whole) // LANES, LANES, depth // form.depth, -1)
     out = aligned_empty((len(blocks), depth // form.depth, form.group_bytes), np.uint8)
     strip = max(1, STRIP // (LANES * depth))
     for first in range(0, len(out), strip):
-        pack(blocks[first : first + strip], out[first : first + strip], form)
+        pack(blocks[first : first + strip], out[first : first + strip])
     return out
 
 
-def _pack_integers(name: str, blocks: np.ndarray, out: np.ndarray, form: IntegerFormat) -> None:
+def _pack_integers(name: str, form: IntegerFormat, blocks: np.ndarray, out: np.ndarray) -> None:
     at = 0
     scales, q = _UNPACKERS[name](blocks)
     for values in scales:
@@ -78,73 +67,9 @@ def _plane(quads: np.ndarray, bits: int) -> np.ndarray:
     return found
 
 
-def _pack_halves(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
+def _pack_halves(blocks: np.ndarray, out: np.ndarray) -> None:
     lines = blocks.view(np.uint16).transpose(0, 2, 3, 1)
     out.view(np.uint16).reshape(lines.shape)[...] = lines
-
-
-def _pack_bytes(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    _put(out, 0, _scales(blocks, 0))
-    _put(out, form.header_bytes, blocks[..., 2:].transpose(0, 2, 3, 1))
-
-
-def _pack_nibbles(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d or d and m, then 16 bytes: byte j has q[j] low, q[j + 16] high."""
-    factors = form.header_bytes // (2 * LANES)
-    for i in range(factors):
-        _put(out, 2 * LANES * i, _scales(blocks, i))
-    _put(out, form.header_bytes, _pairs(_nibbles(blocks[..., 2 * factors :])))
-
-
-def _pack_fives(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d or d and m, 4 bytes of fifth bits, 16 bytes as `_pack_nibbles`; Q5_0's q has offset 16."""
-    factors = form.header_bytes // (2 * LANES)
-    for i in range(factors):
-        _put(out, 2 * LANES * i, _scales(blocks, i))
-    q = _fives(blocks[..., 2 * factors :])
-    if factors == 1:
-        q -= np.uint8(16)  # as a signed byte
-    _put(out, form.header_bytes, q.transpose(0, 2, 3, 1))
-
-
-def _pack_k(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """d, dmin, 12 bytes of eight (sc, mn), for Q5_K 32 bytes of fifth bits, 128 bytes: 32 for 64 weights, low nibbles
-    first.
-    """
-    for i in range(2):
-        _put(out, 2 * LANES * i, _scales(blocks, i))
-    (sc, mn), q = _k_factors(blocks), _k_integers(blocks)
-    has_fifth = form.line_bytes == LANES
-    for part in range(form.parts):
-        at = form.header_bytes + part * form.part_bytes
-        _put(out, at, sc[..., part].transpose(0, 2, 1))
-        _put(out, at + LANES, mn[..., part].transpose(0, 2, 1))
-        lines = q[..., part, :].transpose(0, 2, 3, 1) if has_fifth else _pairs(q[..., part, :])
-        _put(out, at + form.part_header_bytes, lines)
-
-
-def _pack_six(blocks: np.ndarray, out: np.ndarray, form: Format) -> None:
-    """128 low nibbles in bytes, 64 bytes of high pairs, 16 int8 scales, d (Q6_K)."""
-    _put(out, 0, _scales(blocks, SIX_D))
-    q = _six_integers(blocks) - np.uint8(32)  # as a signed byte
-    for part in range(form.parts):
-        at = form.header_bytes + part * form.part_bytes
-        _put(out, at, blocks[..., 192 + part].transpose(0, 2, 1))
-        _put(out, at + LANES, q[..., form.lines * part : form.lines * (part + 1)].transpose(0, 2, 3, 1))
-
-
-_PACKERS: dict[str, Packer] = {
-    "BF16": _pack_halves,
-    "F16": _pack_halves,
-    "Q8_0": _pack_bytes,
-    "Q4_0": _pack_nibbles,
-    "Q4_1": _pack_nibbles,
-    "Q5_0": _pack_fives,
-    "Q5_1": _pack_fives,
-    "Q4_K": _pack_k,
-    "Q5_K": _pack_k,
-    "Q6_K": _pack_six,
-}
 
 
 Unpacked = tuple[list[np.ndarray], np.ndarray]  # a group's scales (NB, groups, ...), integers (NB, 16, groups, K)
@@ -225,11 +150,6 @@ def _fives(packed: np.ndarray) -> np.ndarray:
 
 def _scales(blocks: np.ndarray, index: int) -> np.ndarray:
     return blocks[..., 2 * index : 2 * index + 2].copy().view(np.uint16)[..., 0].transpose(0, 2, 1)
-
-
-def _pairs(q: np.ndarray) -> np.ndarray:
-    """Put two lines into a byte, the first low: (NB, 16, groups, lines) -> (NB, groups, lines / 2, 16)."""
-    return (q[..., ::2] | q[..., 1::2] << 4).transpose(0, 2, 3, 1)
 
 
 def _put(out: np.ndarray, at: int, values: np.ndarray) -> int:

@@ -2,7 +2,7 @@
 
     out = x W (+ out)
 
-W is float32, or packed (`formats`) and expanded to it in registers. Each output is one chain of fused multiply-adds
+W is float32, or of 16-bit floats (`formats`) and expanded in registers. Each output is one chain of fused multiply-adds
 over k = 0, 1, ...: the same bits at all heights. Six rows by sixteen columns take twelve of AVX2's sixteen registers;
 one or two rows take two blocks for enough independent chains.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.formats import PIECE, Format
+from kernels.cpu.products.formats import LINE_BYTES, PIECE, Format
 from kernels.cpu.simd import (
     BYTES,
     address,
@@ -106,48 +106,26 @@ def _over_packed(form: Format, heights: Iterable[int], blocks: int = 1) -> Any:
 
     @op(nothing, index, address, index, address, index, address, index)
     def tiles(b: ir.IRBuilder, rows: Any, x: Any, ldx: Any, w: Any, k: Any, out: Any, ldo: Any) -> None:
-        groups = b.udiv(k, integer(form.depth))
-        size = b.mul(groups, integer(form.group_bytes))
+        size = b.mul(k, integer(LINE_BYTES))
         ws = [b.add(w, b.mul(size, integer(block))) for block in range(blocks)]
         tile = TileRows(x, ldx, out, ldo)
-        by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, partial(_walk_groups, form, groups)))
+        by_height(b, rows, heights, lambda height: tile.multiply(b, height, ws, partial(_walk_lines, form, k)))
 
     return tiles
 
 
-def _walk_groups(form: Format, groups: Any, b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
-    def group(i: Any, sums: list[Any]) -> list[Any]:
-        at_group = [b.add(w, b.mul(i, integer(form.group_bytes))) for w in ws]
-        headers = [form.header(b, where) for where in at_group]
-        _ask(b, at_group, form.header_bytes)
+def _walk_lines(form: Format, k: Any, b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
+    def piece(i: Any, sums: list[Any]) -> list[Any]:
+        at_piece = [b.add(w, b.mul(i, integer(PIECE * LINE_BYTES))) for w in ws]
+        for where in at_piece:
+            for offset in range(0, PIECE * LINE_BYTES, LINE):
+                prefetch(b, b.add(where, integer(AHEAD + offset)))
+        for step in range(PIECE):
+            columns = [form.read(b, b.add(where, integer(step * LINE_BYTES))) for where in at_piece]
+            sums = visit(b.add(b.mul(i, integer(PIECE)), integer(step)), columns, sums)
+        return sums
 
-        def part(j: Any, sums: list[Any]) -> list[Any]:
-            offset = b.add(integer(form.header_bytes), b.mul(j, integer(form.part_bytes)))
-            at_part = [b.add(where, offset) for where in at_group]
-            scales = [form.part_header(b, where, header) for where, header in zip(at_part, headers, strict=True)]
-            first = b.add(b.mul(i, integer(form.depth)), b.mul(j, integer(form.lines)))
-
-            def piece(n: Any, sums: list[Any]) -> list[Any]:
-                offset = b.add(integer(form.part_header_bytes), b.mul(n, integer(PIECE * form.line_bytes)))
-                at_piece = [b.add(where, offset) for where in at_part]
-                _ask(b, at_piece, PIECE * form.line_bytes)
-                readers = [form.piece(b, where, own) for where, own in zip(at_piece, scales, strict=True)]
-                line = b.add(first, b.mul(n, integer(PIECE)))
-                for step, columns in enumerate(zip(*readers, strict=True)):
-                    sums = visit(b.add(line, integer(step)), list(columns), sums)
-                return sums
-
-            return repeat(b, integer(form.lines // PIECE), sums, piece)
-
-        return repeat(b, integer(form.parts), sums, part)
-
-    return repeat(b, groups, sums, group)
-
-
-def _ask(b: ir.IRBuilder, places: list[Any], size: int) -> None:
-    for where in places:
-        for offset in range(0, size, LINE):
-            prefetch(b, b.add(where, integer(AHEAD + offset)))
+    return repeat(b, b.udiv(k, integer(PIECE)), sums, piece)
 
 
 def repeat(b: ir.IRBuilder, count: Any, sums: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
@@ -257,7 +235,7 @@ def expander(form: Format) -> Any:
             b.store(columns[0], at(b, b.add(out, b.mul(line, integer(BYTES))), _LANES), align=4)
             return nothing_yet
 
-        _walk_groups(form, b.udiv(k, integer(form.depth)), b, [w], [], write)
+        _walk_lines(form, k, b, [w], [], write)
 
     def expanded(w: int, k: int, out: int) -> None:
         expand(w, k, out)

@@ -45,6 +45,14 @@ def served(model: PreTrainedModel, folder: Path, kind: str, wanted: str = "store
     return forward
 
 
+def assert_same(kind: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Weights of integers are the same numbers, but their products are added up in another order."""
+    if kind.startswith("Q"):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    else:
+        assert torch.equal(found, expected), "the same bits"
+
+
 def held_bytes(forward: FusedForward) -> int:
     return sum(array.nbytes for array in forward._held.values() if array.nbytes > FLOATS // 8)
 
@@ -55,7 +63,7 @@ def test_a_tied_embedding_is_held_once_and_as_its_file_has_it(kind: str, share: 
     assert forward._model.embedding == forward._model.head
     assert held_bytes(forward) == pytest.approx(share * FLOATS, rel=0.01)
     whole = load(tmp_path, "float32")
-    assert torch.equal(last_row(forward, IDS), last_row(whole, IDS)), "the same bits"
+    assert_same(kind, last_row(forward, IDS), last_row(whole, IDS))
 
 
 def test_a_tied_head_of_safetensors_is_held_once(tmp_path: Path) -> None:
@@ -73,7 +81,7 @@ def test_an_embedding_beside_another_head_keeps_its_type(kind: str, tmp_path: Pa
     forward = served(fakes.tiny(vocab_size=VOCAB, max_position_embeddings=64), tmp_path, kind)
     assert forward._model.embedding != forward._model.head
     assert held_bytes(forward) < 1.2 * FLOATS, "two of half the size, or less"
-    assert torch.equal(last_row(forward, IDS), last_row(load(tmp_path, "float32"), IDS))
+    assert_same(kind, last_row(forward, IDS), last_row(load(tmp_path, "float32"), IDS))
 
 
 def test_an_embedding_is_not_expanded_where_linear_layers_are_rounded(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def test_nothing_else_does(folder: Path, tmp_path: Path) -> None:
     assert len(ids) == 1
 
 
+@pytest.mark.parametrize(("kinds", "changes"), [(("Q8_0", "F16"), True), (("BF16", "F32"), False)])
+def test_integers_are_another_target_than_the_floats_they_stand_for(
+    kinds: tuple[str, ...], changes: bool, tmp_path: Path
+) -> None:
+    """Their products with float32 rows are added up in another order; rounded rows meet none in float32."""
+    write(fakes.tiny(), tmp_path / GGUF, kinds)
+    (tmp_path / "config.json").write_text("{}")
+    for activations, differ in (("float32", changes), ("int8", False)):
+        ids = {id_of(tmp_path, tmp_path, weights=weights, activations=activations) for weights in ("stored", "float32")}
+        assert (len(ids) == 2) == differ
+
+
 @pytest.mark.parametrize(("kinds", "changes"), [(("Q8_0", "Q6_K"), True), (("Q8_0", "Q4_1"), False)])
 def test_int8_is_another_target_than_it_was_of_files_with_k_types_only(
     kinds: tuple[str, ...], changes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

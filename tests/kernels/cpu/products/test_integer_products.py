@@ -1,4 +1,4 @@
-"""Test integer products: rows rounded by ggml's rule, sums of each type bit for bit as specified, and the same
+"""Test products with weights of integers: rows in blocks, sums of each type bit for bit as specified, and the same
 bits in any batch.
 """
 
@@ -10,9 +10,20 @@ import numpy as np
 import pytest
 
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS
-from kernels.cpu.products.linear import INTEGER_LINEAR, call_linear
-from kernels.cpu.products.pack import pack_bias, pack_integer
-from kernels.cpu.products.round_rows import BLOCK, BLOCK_BYTES, LEAST, ONE, STEPS, ZERO, round_row
+from kernels.cpu.products.linear import LINEAR, call_linear
+from kernels.cpu.products.pack import pack_bias, pack_stored
+from kernels.cpu.products.row_blocks import (
+    BLOCK,
+    BLOCK_BYTES,
+    LEAST,
+    ONE,
+    QUAD_BITS,
+    ROUNDED,
+    SCALED,
+    STEPS,
+    ZERO,
+    write_part,
+)
 from kernels.cpu.simd import LANES
 from tests.kernels.cpu.products import test_formats
 from tests.kernels.cpu.products.test_formats import dequantised
@@ -35,15 +46,16 @@ def round_rows_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 @numba.njit
 def apply(code, x, w, bias, out, first, end):
     call_linear(
-        code, x.shape[0], x.ctypes.data, x.shape[1] * 48, w.ctypes.data, x.shape[1] * 32,
+        code, x.shape[0], x.ctypes.data, x.shape[1] * x.shape[2], w.ctypes.data, x.shape[1] * 32,
         bias.ctypes.data, first, end, out.ctypes.data, 4 * out.shape[1],
     )  # fmt: skip
 
 
 @numba.njit
-def round_each(x, out):
+def write_each(form, x, out):
     for row in range(x.shape[0]):
-        round_row(x[row].ctypes.data, x.shape[1], out[row].ctypes.data)
+        for first in range(0, x.shape[1], 32):
+            write_part(form, x.ctypes.data, out.ctypes.data, row, x.shape[1], first, 32)
 
 
 def raw(name: str, columns: int, depth: int, rng: np.random.Generator) -> np.ndarray:
@@ -122,15 +134,41 @@ def product_reference(name: str, rows: np.ndarray, stored: np.ndarray, bias: np.
     return out
 
 
-def rounded(x: np.ndarray) -> np.ndarray:
-    out = np.empty((len(x), x.shape[1] // BLOCK, BLOCK_BYTES), np.uint8)
-    round_each(x, out)
+def scaled_reference(name: str, x: np.ndarray, packed: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Multiply float32 rows (M, K) by a packed weight (`read`), bias (N,) -> (M, N) float32; the specification of every
+    type."""
+    q, factor, minimum = read(name, packed)
+    out, size = np.tile(bias, (len(x), 1)), x.shape[1] // factor.shape[1]
+    for i, first in enumerate(range(0, x.shape[1], size)):
+        chain = np.zeros_like(out)
+        for line in range(first, first + size):
+            chain = fused(x[:, line, None], q[:, line], chain)
+        out = fused(factor[:, i], chain, out)
+        total = added_by_halves(x[:, first : first + 16])
+        if size == BLOCK:
+            total = total + added_by_halves(x[:, first + 16 : first + BLOCK])
+        out = fused(minimum[:, i], total[:, None], out)
+    return out
+
+
+def added_by_halves(x: np.ndarray) -> np.ndarray:
+    """(M, 16) -> (M,)"""
+    while x.shape[1] > 1:
+        x = x[:, : x.shape[1] // 2] + x[:, x.shape[1] // 2 :]
+    return x[:, 0]
+
+
+def written(x: np.ndarray, form: int) -> np.ndarray:
+    out = np.zeros((len(x), x.shape[1] // BLOCK, BLOCK_BYTES[form]), np.uint8)
+    write_each(form, x, out)
     return out
 
 
 def times(name: str, rows: np.ndarray, w: np.ndarray, bias: np.ndarray, first: int = 0, end: int = -1) -> np.ndarray:
+    """Multiply rows in blocks, of either form."""
     out = np.zeros((len(rows), len(w) * LANES), np.float32)
-    apply(INTEGER_LINEAR[name].address, rows, w, bias, out, first, len(w) if end < 0 else end)
+    code = LINEAR[BLOCK_BYTES.index(rows.shape[2])][name].address
+    apply(code, rows, w, bias, out, first, len(w) if end < 0 else end)
     return out
 
 
@@ -147,7 +185,7 @@ def test_rows_are_rounded_as_specified():
     x = x.astype(np.float32)
     x[3] = 0.0
     x[4, 32:64] = 0.0
-    q, d, s, total = parts(rounded(x))
+    q, d, s, total = parts(written(x, ROUNDED))
     expected = round_rows_reference(x)
     assert (q == expected[0]).all() and (d == expected[1]).all() and (s == expected[2]).all()
     halves = expected[3]
@@ -157,29 +195,43 @@ def test_rows_are_rounded_as_specified():
     assert (error[large] <= 0.5001 * d[large]).all() and large.sum() > 100
 
 
+def test_rows_are_scaled_as_specified():
+    x = np.random.default_rng(0).standard_normal((3, 96), dtype=np.float32)
+    floats = written(x, SCALED).view(np.float32)
+    assert (floats[..., :BLOCK] == x.reshape(3, 3, BLOCK) * np.tile(2.0 ** -np.array(QUAD_BITS), BLOCK // 4)).all()
+    first, second = (added_by_halves(x.reshape(-1, 16))[i::2].reshape(3, 3) for i in range(2))
+    assert (floats[..., BLOCK : BLOCK + 3] == np.stack([first + second, first, second], -1)).all()
+
+
+@pytest.mark.parametrize("form", [ROUNDED, SCALED])
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", TYPES)
-def test_a_block_that_is_not_finite_makes_products_that_are_no_numbers(name, odd):
+def test_a_block_that_is_not_finite_makes_products_that_are_no_numbers(name, odd, form):
     rng = np.random.default_rng(1)
     depth = depth_of(name)
     x = rng.standard_normal((2, depth), dtype=np.float32)
     x[1, 40] = odd
-    w = pack_integer(name, raw(name, 16, depth, rng), depth)
-    out = times(name, rounded(x), w, np.zeros(16, np.float32))
-    assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
+    w = pack_stored(name, raw(name, 16, depth, rng), depth)
+    out = times(name, written(x, form), w, np.zeros(16, np.float32))
+    assert np.isfinite(out[0]).all() and not np.isfinite(out[1]).any()
 
 
+@pytest.mark.parametrize("form", [ROUNDED, SCALED])
 @pytest.mark.parametrize("columns", [48, 61])
 @pytest.mark.parametrize("name", TYPES)
-def test_a_product_has_the_bits_that_are_specified_in_any_batch(name, columns):
+def test_a_product_has_the_bits_that_are_specified_in_any_batch(name, columns, form):
     rng = np.random.default_rng(columns)
     depth = depth_of(name)
     stored = raw(name, columns, depth, rng)
-    w = pack_integer(name, stored, depth)
+    w = pack_stored(name, stored, depth)
     bias = pack_bias(rng.standard_normal(columns, dtype=np.float32))
-    rows = rounded(rng.standard_normal((max(ROWS), depth), dtype=np.float32))
+    x = rng.standard_normal((max(ROWS), depth), dtype=np.float32)
+    rows = written(x, form)
     whole = times(name, rows, w, bias)
-    assert (whole[:, :columns] == product_reference(name, rows, stored, bias[:columns])).all()
+    if form == ROUNDED:
+        assert (whole[:, :columns] == product_reference(name, rows, stored, bias[:columns])).all()
+    else:
+        assert (whole == scaled_reference(name, x, w, bias)).all()
     assert (whole[:, columns:] == 0.0).all()
     for count in ROWS:
         assert (times(name, rows[:count], w, bias) == whole[:count]).all(), count
@@ -197,12 +249,14 @@ def test_a_product_is_that_of_the_rounded_rows_and_close_to_the_float32_one(name
     stored = raw(name, 48, depth, rng)
     dense = dequantised(name, stored).astype(np.float64)
     x = rng.standard_normal((40, depth), dtype=np.float32)
-    rows = rounded(x)
+    rows = written(x, ROUNDED)
     q, d, _, _ = parts(rows)
-    found = times(name, rows, pack_integer(name, stored, depth), np.zeros(48, np.float32))
+    found = times(name, rows, pack_stored(name, stored, depth), np.zeros(48, np.float32))
     meant = (q.reshape(len(x), -1, BLOCK) * d[..., None].astype(np.float64)).reshape(x.shape) @ dense.T
     np.testing.assert_allclose(found, meant, rtol=1e-5, atol=1e-5 * meant.std())
     exact = x @ dense.T
+    in_floats = times(name, written(x, SCALED), pack_stored(name, stored, depth), np.zeros(48, np.float32))
+    np.testing.assert_allclose(in_floats, exact, rtol=1e-5, atol=1e-5 * exact.std())
     assert 0.0 < np.sqrt(np.mean((found - exact) ** 2)) < 0.01 * exact.std()
 
 
@@ -223,29 +277,39 @@ def unpacked(parts: np.ndarray, bits: int) -> np.ndarray:
     return found.reshape(len(parts), -1, LANES, 4)
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_packed_weights_are_those_of_the_file(name):
-    """Read from the layout, by a way that shares nothing with the kernels."""
-    form, depth = INTEGER_FORMATS[name], depth_of(name)
-    stored = raw(name, 48, depth, np.random.default_rng(4))
-    packed = pack_integer(name, stored, depth)
-    lines = unpacked(packed[..., form.header_bytes :].reshape(3, -1, form.part_bytes), form.bits)
-    q = lines.transpose(0, 2, 1, 3).reshape(48, depth).astype(np.float32) - form.offset
+def read(name: str, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Read from the layout, by a way that shares nothing with the kernels: a weight is factor * q + minimum.
+
+    q (N, K); factor and minimum (N, K / 16) for Q6_K, else (N, K / 32), float32.
+    """
+    form = INTEGER_FORMATS[name]
+    columns, depth = len(packed) * LANES, packed.shape[1] * form.depth
+    lines = unpacked(packed[..., form.header_bytes :].reshape(len(packed), -1, form.part_bytes), form.bits)
+    q = lines.transpose(0, 2, 1, 3).reshape(columns, depth).astype(np.float32)
     is_k = form.parts > 1
     has_minimum = len(halves_at(name)) == 2
     size = 64 if has_minimum else 32
     halves = packed[..., :size].copy().view(np.float16).reshape(*packed.shape[:2], -1, LANES)
-    halves = halves.transpose(2, 0, 3, 1).reshape(-1, 48, packed.shape[1], 1).astype(np.float32)
-    factors = np.ones((2, 48, depth // BLOCK), np.float32)
+    halves = halves.transpose(2, 0, 3, 1).reshape(-1, columns, packed.shape[1], 1).astype(np.float32)
+    factors = np.ones((2, columns, depth // BLOCK), np.float32)
     if is_k:
         bytes_of = packed[..., size : form.header_bytes].view(np.int8).reshape(*packed.shape[:2], 8, 2, LANES)
-        factors = bytes_of.transpose(3, 0, 4, 1, 2).reshape(2, 48, -1).astype(np.float32)
-    scales = (halves * factors.reshape(2, 1, 48, packed.shape[1], -1)).reshape(2, -1, 48, depth // BLOCK)
+        factors = bytes_of.transpose(3, 0, 4, 1, 2).reshape(2, columns, -1).astype(np.float32)
+    scales = (halves * factors.reshape(2, 1, columns, packed.shape[1], -1)).reshape(2, -1, columns, depth // BLOCK)
     if has_minimum:
-        d, m = (np.repeat(scales[i, i], BLOCK, -1) for i in range(2))
-        found = d * q - m if is_k else d * q + m
-    else:
-        found = np.stack([scales[0, 0], scales[int(is_k), 0]], -1).reshape(48, -1).repeat(BLOCK // 2, -1) * q
+        return q, scales[0, 0], -scales[1, 1] if is_k else scales[1, 1]
+    factor = np.stack([scales[0, 0], scales[1, 0]], -1).reshape(columns, -1) if is_k else scales[0, 0]
+    return q, factor, factor * -np.float32(form.offset)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_packed_weights_are_those_of_the_file(name):
+    depth = depth_of(name)
+    stored = raw(name, 48, depth, np.random.default_rng(4))
+    packed = pack_stored(name, stored, depth)
+    q, factor, minimum = read(name, packed)
+    factor, minimum = (np.repeat(values, depth // values.shape[1], -1) for values in (factor, minimum))
+    found = factor * q + minimum
     assert (found == dequantised(name, stored)).all()
     more = {"Q5_0": 1.55, "Q5_1": 1.51, "Q5_K": 1.58, "Q6_K": 1.31}  # bytes for what the file has in planes of bits
     assert packed.nbytes <= stored.nbytes * more.get(name, 1.03)
@@ -256,7 +320,7 @@ def test_packed_weights_are_those_of_the_file(name):
 def test_the_largest_products_do_not_overflow(name, sign):
     """All weights and all numbers of a row at their largest: 16 bits would not hold a pair of some types."""
     for stored, x in largest(name, sign):
-        found = times(name, rounded(x), pack_integer(name, stored, x.shape[1]), np.zeros(16, np.float32))
+        found = times(name, written(x, ROUNDED), pack_stored(name, stored, x.shape[1]), np.zeros(16, np.float32))
         meant = x.astype(np.float64) @ dequantised(name, stored).T
         np.testing.assert_allclose(found, meant, rtol=1e-5)
 
@@ -270,10 +334,3 @@ def largest(name: str, sign: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             blocks = np.full((16, size), bits, np.uint8)
             blocks[:, factors] = factor
             yield with_halves(name, blocks, 1.0, 1.0), np.full((1, block), sign, np.float32)
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_rows_of_part_of_a_group_are_refused(name):
-    depth = INTEGER_FORMATS[name].depth + 16
-    with pytest.raises(ValueError, match="whole groups"):
-        pack_integer(name, np.zeros((16, 64), np.uint8), depth)

@@ -20,24 +20,32 @@ import torch
 
 from app.config import ROOT
 from kernels.cpu.products.integer_formats import INTEGER_FORMATS
-from kernels.cpu.products.integer_tile import ROWS as TALLEST
 from kernels.cpu.products.integer_tile import instructions
-from kernels.cpu.products.pack import pack_integer, pack_stored
+from kernels.cpu.products.pack import pack_stored
 from kernels.cpu.products.packed_linear import PackedLinear, is_exact
+from kernels.cpu.products.row_blocks import ROUNDED, SCALED
 from tests.kernels.cpu.products import test_formats, test_integer_products
 
 KEPT = {
     "F32": "00d0fc9e0e42621e",
-    "Q4_1": "884869085f54577f",
     "integers of Q4_1": "1d5ec94bb07831b1",
+    "floats of Q4_1": "3d673a81924414b0",
     "integers of Q8_0": "03339555f7e1d827",
+    "floats of Q8_0": "7a33c815ba02d2fa",
     "integers of Q4_0": "3672453db7cfd04d",
+    "floats of Q4_0": "b3ecbb3a48e8dc8c",
     "integers of Q4_K": "9a6bf9b08c5714ff",
+    "floats of Q4_K": "730c9b0ec7347252",
     "integers of Q5_0": "5152db39a8210a97",
+    "floats of Q5_0": "11b5a8986d4fbeba",
     "integers of Q5_1": "1acad88692b80fe8",
+    "floats of Q5_1": "e21657233bdda6d9",
     "integers of Q5_K": "f304f9f7312ea0d6",
+    "floats of Q5_K": "b16bc168f9a590ff",
     "integers of Q6_K": "f0bcbc13a3c8eb44",
+    "floats of Q6_K": "8cba8c7dc1e3e144",
 }
+FORMS = {"integers": ROUNDED, "floats": SCALED}
 FROM_ONE_SEED = ("Q4_1", "Q8_0")  # of integers, in this order; each other type's numbers have a seed of their own
 TESTS = Path(__file__).parents[1]
 MASKED = (TESTS / "products", TESTS / "test_attention.py")  # whose code depends on the processor
@@ -55,17 +63,17 @@ def computed(names: Sequence[str]) -> dict[str, object]:
     x, weight = (rng.standard_normal((n, DEPTH), dtype=np.float32) for n in (ROWS, COLUMNS))
     packed = PackedLinear(torch.from_numpy(weight), torch.from_numpy(bias))
     found = {"F32": packed(torch.from_numpy(x)).contiguous().numpy()}
-    stored = test_formats.raw("Q4_1", COLUMNS, DEPTH, rng)
-    found["Q4_1"] = test_formats.times("Q4_1", x, pack_stored("Q4_1", stored, DEPTH), bias)
+    test_formats.raw("Q4_1", COLUMNS, DEPTH, rng)  # so that what is drawn after it stays as it was
     is_same_alone = True
     for name in (*FROM_ONE_SEED, *(name for name in names if name not in FROM_ONE_SEED)):
         own = rng if name in FROM_ONE_SEED else np.random.default_rng(list(name.encode()))
         depth = max(DEPTH, 2 * INTEGER_FORMATS[name].depth)
-        w = pack_integer(name, test_integer_products.raw(name, COLUMNS, depth, own), depth)
-        rows = test_integer_products.rounded(np.tile(x, depth // DEPTH))
-        whole = found[f"integers of {name}"] = test_integer_products.times(name, rows, w, bias)
-        for count in range(1, max(TALLEST.values()) + 1):
-            is_same_alone &= bool((test_integer_products.times(name, rows[:count], w, bias) == whole[:count]).all())
+        w = pack_stored(name, test_integer_products.raw(name, COLUMNS, depth, own), depth)
+        for kind, form in FORMS.items():
+            rows = test_integer_products.written(np.tile(x, (1, depth // DEPTH)), form)
+            whole = found[f"{kind} of {name}"] = test_integer_products.times(name, rows, w, bias)
+            for count in range(1, len(rows)):
+                is_same_alone &= bool((test_integer_products.times(name, rows[:count], w, bias) == whole[:count]).all())
     bits = {name: hashlib.sha256(np.ascontiguousarray(values)).hexdigest()[:16] for name, values in found.items()}
     return {"bits": bits, "is_exact": is_exact(), "is_same_alone": is_same_alone, "instructions": instructions()}
 
@@ -109,7 +117,7 @@ def test_the_bits_are_those_of_any_other_processor(
         cwd=ROOT,
     )
     found = json.loads(done.stdout)
-    wanted = {"F32", "Q4_1", *(f"integers of {name}" for name in names)}
+    wanted = {"F32", *(f"{kind} of {name}" for name in names for kind in FORMS)}
     assert found["bits"] == {name: bits for name, bits in KEPT.items() if name in wanted}
     assert wanted <= KEPT.keys()
     assert found["is_exact"] and found["is_same_alone"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernels.cpu.products.linear import CHUNK, LINEAR, call_linear, linear
 from kernels.cpu.products.pack import CACHE_LINE, pack, pack_bias
 from kernels.cpu.products.paged import paged_product
+from kernels.cpu.products.row_blocks import DENSE
 from kernels.cpu.products.tile import ROWS, product, product_more
 from kernels.cpu.simd import (
     LANES,
@@ -146,7 +147,7 @@ def test_a_kernel_behind_an_address_is_the_kernel():
     x, packed = random(9, 96), pack(random(48, 96))
     expected, found = (np.empty((9, 48), np.float32) for _ in range(2))
     apply(x, packed, NONE, expected, 0, 3)
-    apply_by_address(LINEAR["F32"].address, x, packed, found)
+    apply_by_address(LINEAR[DENSE]["F32"].address, x, packed, found)
     assert (found == expected).all()
 
 
