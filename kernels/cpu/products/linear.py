@@ -29,7 +29,6 @@ from kernels.cpu.products.tile import (
     stream,
     stream_half,
     stream_pair,
-    tallest,
 )
 from kernels.cpu.row_ops import ZERO
 from kernels.cpu.simd import BYTES, address, call_with, load, op, splat, store
@@ -110,12 +109,11 @@ def _of_halves(form: Format) -> Native:
     """Two tiles' rows expand W in registers, more rows use chunks expanded once."""
     product, pair, expand = product_of(form), pair_of(form), expander(form)
     lines, group_bytes = form.depth, form.group_bytes
-    in_tiles = 2 * tallest()
 
     def multiply_stored(rows: int, x: int, ldx: int, w: int, depth: int, count: int, out: int, ldo: int) -> None:
         if count == 2:
             pair(1, x, ldx, w, depth, out, ldo)
-        elif rows <= in_tiles:
+        elif rows <= 2 * ROWS:
             product(rows, x, ldx, w, depth, out, ldo)
         else:
             room = scratch()

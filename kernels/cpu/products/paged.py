@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.tile import ROWS, UNROLL, TileRows, Visit, by_height, height, integer, named, repeat
+from kernels.cpu.products.tile import HEIGHTS, ROWS, UNROLL, TileRows, Visit, by_height, height, integer, named, repeat
 from kernels.cpu.simd import BYTES, address, at, index, nothing, op, prefetch, read
 
 _I64 = ir.IntType(64)
@@ -55,7 +55,7 @@ def _tiles(
         return repeat(b, rest, sums, one)
 
     tile = TileRows(x, ldx, out, ldo)
-    by_height(b, rows, range(1, ROWS + 1), lambda height: tile.multiply(b, height, [w], walk, True))
+    by_height(b, rows, HEIGHTS, lambda height: tile.multiply(b, height, [w], walk, True))
 
 
 def _paged(

@@ -31,7 +31,8 @@ from kernels.cpu.simd import (
 )
 from kernels.jit import kernel
 
-ROWS = 6  # of the largest tile over float32
+ROWS = 12 if processor_has("avx512f") else 6  # of the largest tile: twelve sums of AVX2 are two of its registers each
+HEIGHTS = tuple(rows for rows in (*range(1, 9), 10, 12) if rows <= ROWS)
 PAIR_ROWS = 2  # of the largest tile over two blocks of float32; three would need more registers than there are
 AHEAD = 2048  # bytes that memory is asked for before they are needed
 LINE = 64  # bytes that memory gives at once
@@ -173,7 +174,7 @@ def height(rows: int, most: int) -> int:
 
 
 def _product(name: str, is_fresh: bool = False, every: int = 0) -> Any:
-    tiles = _over_float32(range(1, ROWS + 1), is_fresh=is_fresh, every=every)
+    tiles = _over_float32(HEIGHTS, is_fresh=is_fresh, every=every)
 
     def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int, ask: int = 0) -> None:
         while rows > 0:
@@ -212,13 +213,8 @@ def named(function: Any, name: str) -> Any:
     return kernel(function)
 
 
-def tallest() -> int:
-    return 12 if processor_has("avx512f") else ROWS
-
-
 def product_of(form: Format) -> Any:
-    heights = [rows for rows in (*range(1, 9), 10, 12) if rows <= tallest()]
-    return packed_product(f"product_{form.name}", tallest(), _over_packed(form, heights))
+    return packed_product(f"product_{form.name}", ROWS, _over_packed(form, HEIGHTS))
 
 
 def pair_of(form: Format) -> Any:
