@@ -30,7 +30,10 @@ from tests.fakes import PAGE_TOKENS, VOCAB, Book, characters, record
 LAYERS = 3
 PLAIN, *DRAFTERS = (fakes.tiny(seed=seed, num_hidden_layers=LAYERS) for seed in (0, 1, 0, 2))
 SERVED = fakes.served(num_hidden_layers=LAYERS).model
-INTEGERS = choose_forward(fakes.tiny(num_hidden_layers=LAYERS), "q8_0", activations="int8")  # exact against itself
+INTEGERS = [  # exact against themselves
+    choose_forward(fakes.tiny(num_hidden_layers=LAYERS), "q8_0", activations=activations)
+    for activations in ("float32", "int8")
+]
 MODELS = [choose_forward(model) for model in DRAFTERS]  # the second is the target's twin
 EOS = 17
 PRUNERS = ("none", "all", "random", "rank")
@@ -208,10 +211,12 @@ def test_sampled_text_of_a_seed_is_the_same_in_any_pipeline(records, shape, arri
     run(*shape, records, [plainly(one) for one in records], arriving[: len(records)])
 
 
+@pytest.mark.parametrize("model", INTEGERS, ids=["float32", "int8"])
 @often
-@given(batches(samplings), pipelines(INTEGERS), arrivals)
-def test_text_of_int8_activations_is_the_same_in_any_pipeline(records, shape, arriving):
-    run(*shape, records, [plainly(one, INTEGERS) for one in records], arriving[: len(records)])
+@given(st.data())
+def test_text_of_weights_of_integers_is_the_same_in_any_pipeline(model, data):
+    records, shape, arriving = data.draw(st.tuples(batches(samplings), pipelines(model), arrivals))
+    run(*shape, records, [plainly(one, model) for one in records], arriving[: len(records)])
 
 
 @often

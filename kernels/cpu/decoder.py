@@ -19,13 +19,13 @@ from kernels.cpu.shapes import (
     GATE_UP,
     NORM1,
     NORM2,
+    ON_BLOCKS,
     ON_DOWN,
     ON_GATE,
     ON_NEXT,
     ON_OUT,
     ON_PLACE,
     ON_QKV,
-    ON_ROUND,
     ON_UPDATE,
     OUT,
     OUT_BIAS,
@@ -54,7 +54,7 @@ def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> Non
         embed(m, s, r, 0)
         meet(r.words, r.threads)
     else:
-        write_all(m, r, PARTS * (first + 1) + ON_ROUND, r.normed, m.hidden, len(s.ids))
+        write_all(m, r, PARTS * (first + 1) + ON_BLOCKS, r.normed, m.hidden, len(s.ids))
     for layer in range(first, end):
         decode_layer(m, s, r, layer, thread)
     if end == m.num_layers:

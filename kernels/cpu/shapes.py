@@ -15,7 +15,7 @@ NUM_SLOTS = 26
 
 # A layer's counted parts: each has a counter from which threads take its pieces.
 ON_QKV, ON_PLACE, ON_FORK, ON_FORKED, ON_MIX, ON_JOIN, ON_OUT, ON_UPDATE, ON_GATE, ON_DOWN, ON_NEXT = range(11)
-ON_ROUND = 11  # where a part of a pass begins
+ON_BLOCKS = 11  # where a part of a pass begins
 PARTS = 12  # what comes before and after the layers has some counters of its own
 
 

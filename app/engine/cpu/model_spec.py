@@ -6,6 +6,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from app.engine.weights.families import SLACK, NotFusable
+from kernels.cpu.products.row_blocks import BLOCK
 from kernels.cpu.simd import LANES
 
 TURNED_ALIKE = 1e-6  # how far our sines may be from the modules'
@@ -45,8 +46,9 @@ def model_spec_of(hooked: Any) -> ModelSpec:
     """`hooked` has made a pass. Raises NotFusable."""
     model: Any = hooked.model
     config, inner = model.config.get_text_config(), model.model.layers[0].mlp.gate_proj.out_features
-    if hooked.shape.head_dim % (2 * LANES) or config.hidden_size % LANES or inner % LANES:
-        raise NotFusable(f"the head size must be a multiple of {2 * LANES}, and the hidden sizes of {LANES}")
+    # Heads are whole blocks of a row: attention writes those of one key head at a time.
+    if hooked.shape.head_dim % BLOCK or config.hidden_size % LANES or inner % LANES:
+        raise NotFusable(f"the head size must be a multiple of {BLOCK}, and the hidden sizes of {LANES}")
     if len({kind.scale for kind in hooked.kinds}) > 1 or any(kind.softcap for kind in hooked.kinds):
         raise NotFusable("unsupported attention implementation")
     rotary = model.model.rotary_emb

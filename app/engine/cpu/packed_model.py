@@ -11,9 +11,9 @@ from app.engine.cpu.model_spec import ModelSpec
 from app.engine.weights.blocks import EMBEDDING, HEAD, Blocks, Weight, Weights, dense, shape_of
 from app.errors import NoIntegerProducts
 from kernels.cpu import shapes
-from kernels.cpu.products.formats import FORMATS
+from kernels.cpu.products.integer_formats import INTEGER_FORMATS
 from kernels.cpu.products.pack import STORED, pack, pack_bias, pack_stored
-from kernels.cpu.products.row_blocks import BLOCK, DENSE, ROUNDED, SCALED
+from kernels.cpu.products.row_blocks import DENSE, ROUNDED, SCALED
 from kernels.cpu.simd import LANES
 
 COMPARED_ROWS = 2048  # at a time
@@ -76,10 +76,9 @@ def _layer(spec: ModelSpec, weights: Weights, index: int, blocks: int) -> dict[i
     }
     d, inner = spec.hidden, spec.inner
     query, key = spec.num_heads * spec.head_dim, spec.num_key_heads * spec.head_dim
-    of_heads = need("self_attn.o_proj")  # whose rows are written in blocks by one key head's queries at a time
     linears = (
         *zip((shapes.Q, shapes.K, shapes.V), map(need, siblings), (query, key, key), (d, d, d), strict=True),
-        (shapes.OUT, of_heads if query // spec.num_key_heads % BLOCK == 0 else dense(of_heads), d, query),
+        (shapes.OUT, need("self_attn.o_proj"), d, query),
         (shapes.GATE_UP, _in_turn(need("mlp.gate_proj"), need("mlp.up_proj")), 2 * inner, d),
         (shapes.DOWN, need("mlp.down_proj"), d, inner),
     )
@@ -93,7 +92,7 @@ def _linear(weight: Weight, columns: int, depth: int, blocks: int) -> Packed:
     if shape_of(weight) != (columns, depth):
         raise ValueError(f"a weight has shape {shape_of(weight)}, expected {(columns, depth)}")
     packed = _packed(weight)
-    return packed if packed.kind == "F32" or packed.kind in FORMATS else packed._replace(row_form=blocks)
+    return packed._replace(row_form=blocks) if packed.kind in INTEGER_FORMATS else packed
 
 
 def _embedding(spec: ModelSpec, weight: Weight, of_head: Weight, head: Packed) -> Packed:

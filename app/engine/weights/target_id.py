@@ -33,7 +33,8 @@ def _activations(folder: Path, settings: Settings) -> str:
 
 
 def _on_cpu(folder: Path, settings: Settings) -> str:
-    if settings.activations == "int8" or settings.weights == "float32":
+    """A model whose own modules run multiplies no integers, but only loading it would tell."""
+    if settings.engine == "vllm" or settings.activations == "int8" or settings.weights == "float32":
         return "float32"
     has_integers = settings.weights != "stored" or bool(_kinds(folder) - FLOATS)
     return "float32, blocks of integers apart" if has_integers else "float32"

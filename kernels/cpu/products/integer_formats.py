@@ -50,7 +50,6 @@ class RowBlock:
     d: Any
     s: Any
     n: Any  # sum of its 32 integers
-    first: Any  # sum of the first sixteen
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class IntegerFormat:
     offset: int = 0
     header_bytes: int = HALF_BYTES
     parts: int = 1
-    lines: int = BLOCK  # that are summed as integers; a part has one such sum or two
+    lines: int = BLOCK  # of a sum; a part has one or two
 
     @property
     def planes(self) -> tuple[tuple[int, int], ...]:
@@ -115,7 +114,7 @@ class IntegerFormat:
         return [(scales[0], b.fmul(scales[0], constant(-self.offset)))]
 
     def add(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any], out: Any) -> Any:
-        """`sums`: of `lines` integers each."""
+        """`sums`: of `lines` integers each; of two, the row's share of the offset is in them."""
         whole = self.whole(b, x, scales, sums)
         return fused(b, b.fmul(scales[0], x.d), b.sitofp(whole, _FLOATS), out)
 
@@ -167,9 +166,7 @@ class KSixteens(IntegerFormat):
         return [IntegerFormat.terms(self, b, (b.fmul(d, b.sitofp(sc, _FLOATS)),))[0] for sc in factors]
 
     def whole(self, b: ir.IRBuilder, x: RowBlock, scales: tuple[Any, ...], sums: list[Any]) -> Any:
-        _, *factors = scales
-        both = zip(factors, sums, (x.first, b.sub(x.n, x.first)), strict=True)
-        return b.add(*(b.mul(sc, b.sub(unsigned, b.mul(n, ints(self.offset)))) for sc, unsigned, n in both))
+        return b.add(*(b.mul(sc, some) for sc, some in zip(scales[1:], sums, strict=True)))
 
 
 def _factors(b: ir.IRBuilder, where: Any, after: int, part: Any) -> Any:

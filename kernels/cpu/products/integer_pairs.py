@@ -22,17 +22,21 @@ _I8, _I16, _I32 = (ir.IntType(bits) for bits in (8, 16, 32))
 _BYTES, _WORDS, _INTS = ir.VectorType(_I8, 4 * COLUMNS), ir.VectorType(_I16, 2 * COLUMNS), ir.VectorType(_I32, COLUMNS)
 
 
-def sums_by_pairs(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
-    """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
+def sums_by_pairs(
+    b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int, starts: list[Any]
+) -> list[Any]:
+    """Add a part's lines `first ... first + form.lines - 1` to where each row's integer sums begin."""
     sum_half = _sum_bytes if form.bits == 8 else _sum_words
-    halves = [sum_half(b, form, b.add(weights, integer(side)), of, first) for side in (0, BYTES // 2)]
+    halves = [sum_half(b, form, b.add(weights, integer(side)), of, first, starts) for side in (0, BYTES // 2)]
     both = ir.Constant(ir.VectorType(_I32, LANES), list(range(LANES)))
     return [b.shuffle_vector(low, high, both) for low, high in zip(*halves, strict=True)]
 
 
-def _sum_words(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
+def _sum_words(
+    b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int, starts: list[Any]
+) -> list[Any]:
     most, pairs = LARGEST // (PAIR * (2**form.bits - 1)), 0
-    ints, words = [_each(0)] * len(of), [_none()] * len(of)
+    ints, words = [spread(b, start, COLUMNS) for start in starts], [_none()] * len(of)
     for line, w in form.quads(b, weights, first, form.lines, _INTS):
         words = _add_products(b, words, w, of, line)
         pairs += 1
@@ -45,8 +49,10 @@ def _sum_words(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any]
     return _add_joined(b, ints, words) if pairs else ints
 
 
-def _sum_bytes(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
-    ints, tops = [_each(0)] * len(of), [_none()] * len(of)
+def _sum_bytes(
+    b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int, starts: list[Any]
+) -> list[Any]:
+    ints, tops = [spread(b, start, COLUMNS) for start in starts], [_none()] * len(of)
     for line, w in form.quads(b, weights, first, form.lines, _INTS):
         low, top = b.and_(w, _each(0x7F7F7F7F)), b.and_(b.lshr(w, _each(7)), _each(0x01010101))
         ints = _in_order(b, _add_joined(b, ints, _add_products(b, [_none()] * len(of), low, of, line)))

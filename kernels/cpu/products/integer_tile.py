@@ -1,7 +1,7 @@
 """Multiply a few rows of x, in blocks (`row_blocks`), by sixteen columns of stored integer weights.
 
     rounded rows: out += sum over blocks of 32 lines: (d_w d_x) (sum of q_w q_x) + m_w s_x,   s_x = d_x (sum of q_x)
-    float32 rows: out += sum over blocks: d_w (sum of (q_w 2^n) (x 2^-n), of 16 lines each) + m_w (sum of x)
+    float32 rows: out += sum over blocks: d_w (sum of (q_w 2^n) (x 2^-n)) + m_w (sum of x), of Q6_K 16 lines each
 
 The first is ggml's arithmetic, except that ggml's K types round rows by 256; its integer sums are exact. All other sums
 are one chain of fused multiply-adds by rising k: a row has the same bits in any batch, on every processor.
@@ -34,7 +34,7 @@ from kernels.cpu.simd import (
     spread,
 )
 
-ROWS = {"vnni": 8, "avx2": 4, "any": 4}  # of the largest tile of rounded rows: eight sums fit twice in 32 registers
+ROWS = {"vnni": (8, 6), "avx2": (4, 4), "any": (4, 4)}  # of the largest tile of rounded rows, by a part's sums
 FLOAT_ROWS = 8 if processor_has("avx512f") else 4  # the same of float32 rows, whose chains are summed apart
 AHEAD = 3072  # bytes that memory is asked for before they are needed
 
@@ -69,10 +69,14 @@ class Arithmetic:
     """How rows in blocks of 32 numbers are multiplied; `add_parts` adds what some parts of a weight give them."""
 
     name: str
-    rows: int  # of the largest tile
+    rows: tuple[int, int]  # of the largest tile, where a part has one sum and where it has two
     block_bytes: int
-    in_pairs: int  # rows up to which two of a part's sums, or of two parts', are made at once: a chain waits for itself
+    in_pairs: int  # rows up to which two sums of each are made at once: each multiply-add of a sum waits for the last
     add_parts: Callable[[ir.IRBuilder, list[Part], int, list[Any]], list[Any]]  # at once: so many sums of each row
+
+
+def _most(form: IntegerFormat, by: Arithmetic) -> int:
+    return by.rows[BLOCK // form.lines - 1]
 
 
 def _tiles(form: IntegerFormat, by: Arithmetic) -> Any:
@@ -89,7 +93,7 @@ def _tiles(form: IntegerFormat, by: Arithmetic) -> Any:
             for where, value in zip(outs, sums, strict=True):
                 b.store(value, at(b, where, _FLOATS), align=4)
 
-        by_height(b, rows, range(1, by.rows + 1), tile)
+        by_height(b, rows, range(1, _most(form, by) + 1), tile)
 
     return tiles
 
@@ -120,6 +124,8 @@ def _add_groups(
     def some_groups(count: int, before: Any, i: Any, sums: list[Any]) -> list[Any]:
         own = [b.add(before, b.add(b.mul(i, integer(count)), integer(more))) for more in range(count)]
         places = [b.add(w, b.mul(group, integer(form.group_bytes))) for group in own]
+        for where in places:
+            _ask(b, where, form.header_bytes)
         parts = [part(where, (), group, integer(0)) for where, group in zip(places, own, strict=True)]
         return by.add_parts(b, parts, at_once, sums)
 
@@ -145,7 +151,7 @@ def _ask(b: ir.IRBuilder, where: Any, size: int) -> None:
 def _add_floats(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[Any]) -> list[Any]:
 
     def add(of: list[Any], offset: int, w: Any, sums: list[Any]) -> list[Any]:
-        return [fused(b, _spread_at(b, x, offset, _F32), w, some) for some, x in zip(sums, of, strict=True)]
+        return [fused(b, _spread_at(b, x, offset, _F32), w, one) for one, x in zip(sums, of, strict=True)]
 
     form = parts[0].form
     chained = [(part, first) for part in parts for first in range(0, BLOCK, form.lines)]
@@ -168,20 +174,25 @@ def _add_integers(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[A
     (part,) = parts
     form, of = part.form, part.of
     add_up = sums_by_pairs if instructions() == "avx2" else _sums
-    whole = [add_up(b, form, part.lines, of, first) for first in range(0, BLOCK, form.lines)]
+    whole = []
+    for i, first in enumerate(range(0, BLOCK, form.lines)):
+        starts = [load_at(b, x, BLOCK + 12 + 4 * i, _I32) if form.lines < BLOCK else _I32(0) for x in of]
+        whole.append(add_up(b, form, part.lines, of, first, starts))
     scales = part.scales(b)
     sums = list(sums)
     for row, where in enumerate(of):
-        kinds = (_F32, _F32, _I32, _I32)
+        kinds = (_F32, _F32, _I32)
         x = RowBlock(*(_spread_at(b, where, BLOCK + 4 * i, kind) for i, kind in enumerate(kinds)))
         sums[row] = form.add(b, x, scales, [some[row] for some in whole], sums[row])
     return sums
 
 
-def _sums(b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int) -> list[Any]:
-    """Return each row's integer sums of a part's lines `first ... first + form.lines - 1`."""
+def _sums(
+    b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int, starts: list[Any]
+) -> list[Any]:
+    """Add a part's lines `first ... first + form.lines - 1` to where each row's integer sums begin."""
     dot = _vnni if instructions() == "vnni" else _any
-    sums = [ir.Constant(_INTS, [0] * LANES)] * len(of)
+    sums = [spread(b, start) for start in starts]
     for line, w in form.quads(b, weights, first, form.lines, _INTS):
         sums = [dot(b, some, w, _spread_at(b, x, line, _I32)) for some, x in zip(sums, of, strict=True)]
     return sums
@@ -205,7 +216,7 @@ def _spread_at(b: ir.IRBuilder, where: Any, offset: int, kind: ir.Type) -> Any:
 
 
 ARITHMETIC = {
-    SCALED: Arithmetic("scaled", FLOAT_ROWS, BLOCK_BYTES[SCALED], FLOAT_ROWS // 2, _add_floats),
+    SCALED: Arithmetic("scaled", (FLOAT_ROWS, FLOAT_ROWS), BLOCK_BYTES[SCALED], FLOAT_ROWS // 2, _add_floats),
     ROUNDED: Arithmetic("rounded", ROWS[instructions()], BLOCK_BYTES[ROUNDED], 0, _add_integers),
 }
 
@@ -241,4 +252,4 @@ def expander(form: IntegerFormat) -> Any:
 
 
 def product_of(form: IntegerFormat, by: Arithmetic) -> Any:
-    return packed_product(f"{by.name}_product_{form.name}", by.rows, _tiles(form, by))
+    return packed_product(f"{by.name}_product_{form.name}", _most(form, by), _tiles(form, by))

@@ -4,8 +4,8 @@ Rounded to int8 by ggml's rule, ties to even:
 
     d = max |x| / 127,  q = round(x / d),  s = d (sum of q)
 
-A block is 32 int8, d and s as float32, the sum of q and that of its first half as int32: 48 bytes. A NaN or infinity
-makes d = s = NaN.
+A block is 32 int8, d and s as float32, the sum of q as int32, and those of its halves times -32: there the sums with
+weights of offset 32 begin (Q6_K). A NaN or infinity makes d = s = NaN.
 
 In float32: 32 of x 2^-n, then the sums of x over the block, its first half and its second, and four bytes unused. n is
 where in a column's 32 bits (`integer_formats`) the weight begins that the number meets: no product shifts it.
@@ -40,9 +40,10 @@ from kernels.jit import kernel
 
 BLOCK = 32
 DENSE, ROUNDED, SCALED = range(3)  # how a kernel takes rows: as they are, in blocks of int8, or of float32
-BLOCK_BYTES = (0, 48, 4 * (BLOCK + 4))  # of each
+BLOCK_BYTES = (0, BLOCK + 20, 4 * (BLOCK + 4))  # of each
 QUAD_BITS = (0, 8, 16, 0)  # n of each four lines; the last is shifted, for its place has the sign
 STEPS = np.float32(127.0)
+HALVES_OFFSET = np.float32(-32.0)
 LEAST = np.float32(1e-30)  # of d: the inverse of a smaller one could be infinite
 
 
@@ -66,7 +67,8 @@ def round_row(x: int, size: int, out: int) -> None:
         store_one(to + BLOCK, d + not_finite)
         store_one(to + BLOCK + 4, d * total + not_finite)
         store_int32(to + BLOCK + 8, total)
-        store_int32(to + BLOCK + 12, sum_of(low))
+        store_int32(to + BLOCK + 12, HALVES_OFFSET * sum_of(low))
+        store_int32(to + BLOCK + 16, HALVES_OFFSET * sum_of(high))
 
 
 @op(lanes)

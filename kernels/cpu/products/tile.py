@@ -31,7 +31,7 @@ from kernels.cpu.simd import (
 )
 from kernels.jit import kernel
 
-ROWS = 12 if processor_has("avx512f") else 6  # of the largest tile: twelve sums of AVX2 are two of its registers each
+ROWS = 12 if processor_has("avx512f") else 6  # of the largest tile: a sum takes two of AVX2's sixteen registers
 HEIGHTS = tuple(rows for rows in (*range(1, 9), 10, 12) if rows <= ROWS)
 PAIR_ROWS = 2  # of the largest tile over two blocks of float32; three would need more registers than there are
 AHEAD = 2048  # bytes that memory is asked for before they are needed

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from app.config import Activations, WeightsAs
 from app.engine.cpu.fused import FusedForward
 from app.engine.cpu.load import Source, load
 from app.engine.weights.blocks import EMBEDDING, dense
@@ -34,13 +35,15 @@ def tied() -> PreTrainedModel:
     return model
 
 
-def served(model: PreTrainedModel, folder: Path, kind: str, wanted: str = "stored") -> FusedForward:
+def served(
+    model: PreTrainedModel, folder: Path, kind: str, wanted: WeightsAs = "stored", activations: Activations = "float32"
+) -> FusedForward:
     """Write a model with matrices of this type, and load it as a later start does."""
     folder.mkdir(exist_ok=True)
     write(model, folder / GGUF, (kind,))
     describe(folder / GGUF, folder)
-    load(folder, wanted, folder)  # type: ignore[arg-type]
-    forward = load(folder, wanted, folder)  # type: ignore[arg-type]
+    load(folder, wanted, folder, activations)
+    forward = load(folder, wanted, folder, activations)
     assert isinstance(forward, FusedForward)
     return forward
 
@@ -55,6 +58,15 @@ def assert_same(kind: str, found: torch.Tensor, expected: torch.Tensor) -> None:
 
 def held_bytes(forward: FusedForward) -> int:
     return sum(array.nbytes for array in forward._held.values() if array.nbytes > FLOATS // 8)
+
+
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+def test_a_tied_embedding_of_integers_is_held_once_for_any_activations(
+    activations: Activations, tmp_path: Path
+) -> None:
+    forward = served(tied(), tmp_path, "Q8_0", activations=activations)
+    assert forward._model.embedding == forward._model.head
+    assert held_bytes(forward) == pytest.approx(34 / 128 * FLOATS, rel=0.01)
 
 
 @pytest.mark.parametrize(("kind", "share"), [("Q8_0", 34 / 128), ("Q4_0", 18 / 128), ("F16", 0.5), ("F32", 1.0)])

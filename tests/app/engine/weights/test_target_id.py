@@ -61,9 +61,11 @@ def test_integers_are_another_target_than_the_floats_they_stand_for(
     """Their products with float32 rows are added up in another order; rounded rows meet none in float32."""
     write(fakes.tiny(), tmp_path / GGUF, kinds)
     (tmp_path / "config.json").write_text("{}")
-    for activations, differ in (("float32", changes), ("int8", False)):
-        ids = {id_of(tmp_path, tmp_path, weights=weights, activations=activations) for weights in ("stored", "float32")}
+    for given, differ in (({}, changes), ({"activations": "int8"}, False)):
+        ids = {id_of(tmp_path, tmp_path, weights=weights, **given) for weights in ("stored", "float32")}
         assert (len(ids) == 2) == differ
+    by_vllm = Settings(home=tmp_path, engine="vllm")
+    assert module._on_cpu(tmp_path, by_vllm) == "float32", "its products are not ours"
 
 
 @pytest.mark.parametrize(("kinds", "changes"), [(("Q8_0", "Q6_K"), True), (("Q8_0", "Q4_1"), False)])

@@ -28,6 +28,8 @@ from tests.kernels.cpu.products import test_formats, test_integer_products
 
 KEPT = {
     "F32": "00d0fc9e0e42621e",
+    "BF16": "87f28a45b721fdcb",
+    "F16": "e7a4ad0d38627416",
     "integers of Q4_1": "1d5ec94bb07831b1",
     "floats of Q4_1": "3d673a81924414b0",
     "integers of Q8_0": "03339555f7e1d827",
@@ -64,6 +66,9 @@ def computed(names: Sequence[str]) -> dict[str, object]:
     packed = PackedLinear(torch.from_numpy(weight), torch.from_numpy(bias))
     found = {"F32": packed(torch.from_numpy(x)).contiguous().numpy()}
     test_formats.raw("Q4_1", COLUMNS, DEPTH, rng)  # so that what is drawn after it stays as it was
+    for name in ("BF16", "F16"):
+        stored = test_formats.raw(name, COLUMNS, DEPTH, np.random.default_rng(list(name.encode())))
+        found[name] = test_formats.times(name, x, pack_stored(name, stored, DEPTH), bias)
     is_same_alone = True
     for name in (*FROM_ONE_SEED, *(name for name in names if name not in FROM_ONE_SEED)):
         own = rng if name in FROM_ONE_SEED else np.random.default_rng(list(name.encode()))
@@ -117,7 +122,7 @@ def test_the_bits_are_those_of_any_other_processor(
         cwd=ROOT,
     )
     found = json.loads(done.stdout)
-    wanted = {"F32", *(f"{kind} of {name}" for name in names for kind in FORMS)}
+    wanted = {"F32", "BF16", "F16", *(f"{kind} of {name}" for name in names for kind in FORMS)}
     assert found["bits"] == {name: bits for name, bits in KEPT.items() if name in wanted}
     assert wanted <= KEPT.keys()
     assert found["is_exact"] and found["is_same_alone"]
