@@ -9,7 +9,6 @@ are one chain of fused multiply-adds by rising k: a row has the same bits in any
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -101,40 +100,28 @@ def _tiles(form: IntegerFormat, by: Arithmetic) -> Any:
 def _add_groups(
     b: ir.IRBuilder, form: IntegerFormat, by: Arithmetic, w: Any, groups: Any, xs: list[Any], sums: list[Any]
 ) -> list[Any]:
-    at_once = 2 if len(xs) <= by.in_pairs else 1
+    # Of groups of one part a pair's lines are two places in memory, and reading them took a row a sixth longer.
+    at_once = 2 if len(xs) <= by.in_pairs and form.parts > 1 else 1
     together = at_once if form.lines == BLOCK else 1  # else a part has two sums
 
-    def part(at_group: Any, header: tuple[Any, ...], group: Any, number: Any) -> Part:
-        before = b.mul(b.add(b.mul(group, integer(form.parts)), number), integer(by.block_bytes))
-        lines = _lines_of(b, form, at_group, number)
-        _ask(b, lines, form.part_bytes)
-        return Part(form, at_group, header, number, lines, [b.add(row, before) for row in xs])
-
-    def some_of_group(group: Any, sums: list[Any]) -> list[Any]:
+    def group(group: Any, sums: list[Any]) -> list[Any]:
         at_group = b.add(w, b.mul(group, integer(form.group_bytes)))
         header = form.header(b, at_group)
         _ask(b, at_group, form.header_bytes)
 
+        def part(number: Any) -> Part:
+            before = b.mul(b.add(b.mul(group, integer(form.parts)), number), integer(by.block_bytes))
+            lines = _lines_of(b, form, at_group, number)
+            _ask(b, lines, form.part_bytes)
+            return Part(form, at_group, header, number, lines, [b.add(row, before) for row in xs])
+
         def some(i: Any, sums: list[Any]) -> list[Any]:
             numbers = [b.add(b.mul(i, integer(together)), integer(more)) for more in range(together)]
-            return by.add_parts(b, [part(at_group, header, group, number) for number in numbers], at_once, sums)
+            return by.add_parts(b, [part(number) for number in numbers], at_once, sums)
 
-        return repeat(b, integer(form.parts // together), sums, some)
+        return some(integer(0), sums) if form.parts == 1 else repeat(b, integer(form.parts // together), sums, some)
 
-    def some_groups(count: int, before: Any, i: Any, sums: list[Any]) -> list[Any]:
-        own = [b.add(before, b.add(b.mul(i, integer(count)), integer(more))) for more in range(count)]
-        places = [b.add(w, b.mul(group, integer(form.group_bytes))) for group in own]
-        for where in places:
-            _ask(b, where, form.header_bytes)
-        parts = [part(where, (), group, integer(0)) for where, group in zip(places, own, strict=True)]
-        return by.add_parts(b, parts, at_once, sums)
-
-    if form.parts > 1:
-        return repeat(b, groups, sums, some_of_group)
-    whole = b.udiv(groups, integer(together))
-    done = b.mul(whole, integer(together))
-    sums = repeat(b, whole, sums, partial(some_groups, together, integer(0)))
-    return sums if together == 1 else repeat(b, b.sub(groups, done), sums, partial(some_groups, 1, done))
+    return repeat(b, groups, sums, group)
 
 
 def _lines_of(b: ir.IRBuilder, form: IntegerFormat, at_group: Any, part: Any) -> Any:
