@@ -135,7 +135,8 @@ class Settings(BaseModel):
     )
     weights: Annotated[WeightsAs, NO_INT8] = Field(
         "stored",
-        description="of the target: as its file has them, or expanded or rounded when loaded, a target of its own",
+        description="of the target: as its file has them, or expanded or rounded when loaded: another target, "
+        "but for floats that stay floats",
     )
     activations: Activations = Field(
         "float32", description="of the target's products; int8 rounds them, too: faster, a target of its own"

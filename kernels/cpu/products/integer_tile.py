@@ -49,7 +49,7 @@ def instructions() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightPart:
     """Thirty-two lines of a block of columns, and the header of their group."""
 
     form: IntegerFormat
@@ -71,7 +71,7 @@ class Arithmetic:
     rows: tuple[int, int]  # of the largest tile, where a part has one sum and where it has two
     block_bytes: int
     in_pairs: int  # rows up to which two sums of each are made at once: each multiply-add of a sum waits for the last
-    add_parts: Callable[[ir.IRBuilder, list[Part], int, list[Any]], list[Any]]  # at once: so many sums of each row
+    add_parts: Callable[[ir.IRBuilder, list[WeightPart], int, list[Any]], list[Any]]  # at once: so many sums of each row
 
 
 def _most(form: IntegerFormat, by: Arithmetic) -> int:
@@ -109,11 +109,11 @@ def _add_groups(
         header = form.header(b, at_group)
         _ask(b, at_group, form.header_bytes)
 
-        def part(number: Any) -> Part:
+        def part(number: Any) -> WeightPart:
             before = b.mul(b.add(b.mul(group, integer(form.parts)), number), integer(by.block_bytes))
             lines = _lines_of(b, form, at_group, number)
             _ask(b, lines, form.part_bytes)
-            return Part(form, at_group, header, number, lines, [b.add(row, before) for row in xs])
+            return WeightPart(form, at_group, header, number, lines, [b.add(row, before) for row in xs])
 
         def some(i: Any, sums: list[Any]) -> list[Any]:
             numbers = [b.add(b.mul(i, integer(together)), integer(more)) for more in range(together)]
@@ -135,7 +135,7 @@ def _ask(b: ir.IRBuilder, where: Any, size: int) -> None:
         prefetch(b, b.add(where, integer(AHEAD + offset)))
 
 
-def _add_floats(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[Any]) -> list[Any]:
+def _add_floats(b: ir.IRBuilder, parts: list[WeightPart], at_once: int, sums: list[Any]) -> list[Any]:
 
     def add(of: list[Any], offset: int, w: Any, sums: list[Any]) -> list[Any]:
         return [fused(b, _spread_at(b, x, offset, _F32), w, one) for one, x in zip(sums, of, strict=True)]
@@ -157,7 +157,7 @@ def _add_floats(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[Any
     return sums
 
 
-def _add_integers(b: ir.IRBuilder, parts: list[Part], at_once: int, sums: list[Any]) -> list[Any]:
+def _add_integers(b: ir.IRBuilder, parts: list[WeightPart], at_once: int, sums: list[Any]) -> list[Any]:
     (part,) = parts
     form, of = part.form, part.of
     add_up = sums_by_pairs if instructions() == "avx2" else _sums
@@ -218,7 +218,7 @@ def expander(form: IntegerFormat) -> Any:
             header = form.header(b, at_group)
 
             def write_part(j: Any, none: list[Any]) -> list[Any]:
-                part = Part(form, at_group, header, j, _lines_of(b, form, at_group, j), [])
+                part = WeightPart(form, at_group, header, j, _lines_of(b, form, at_group, j), [])
                 to = b.add(out, b.mul(b.add(b.mul(g, integer(form.parts)), j), integer(BLOCK * BYTES)))
                 terms = form.terms(b, part.scales(b))
                 for line, quad in form.quads(b, part.lines, 0, BLOCK, _INTS):
