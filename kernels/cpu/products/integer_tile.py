@@ -65,13 +65,15 @@ class WeightPart:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How rows in blocks of 32 numbers are multiplied; `add_parts` adds what some parts of a weight give them."""
+    """How rows in blocks of 32 numbers are multiplied; `add_parts` adds what some parts of a weight give them, with so
+    many sums of each row at once.
+    """
 
     name: str
     rows: tuple[int, int]  # of the largest tile, where a part has one sum and where it has two
     block_bytes: int
     in_pairs: int  # rows up to which two sums of each are made at once: each multiply-add of a sum waits for the last
-    add_parts: Callable[[ir.IRBuilder, list[WeightPart], int, list[Any]], list[Any]]  # at once: so many sums of each row
+    add_parts: Callable[[ir.IRBuilder, list[WeightPart], int, list[Any]], list[Any]]
 
 
 def _most(form: IntegerFormat, by: Arithmetic) -> int:
