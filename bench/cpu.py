@@ -301,8 +301,9 @@ def _read(where: int, part: int) -> float:
 
 
 def _weights() -> np.ndarray:
-    """Return the matrices, packed: (MATRICES, blocks, groups, bytes of a group) uint8: scales of small positive
-    numbers, then nibbles.
+    """Return the matrices, packed: (MATRICES, blocks, groups, bytes of a group) uint8.
+
+    Scales are small positive numbers, weights are any.
     """
     form = Q4_1
     shape = (MATRICES, COLUMNS // LANES, DEPTH // form.depth, form.group_bytes)

@@ -127,12 +127,12 @@ def project(
             return
         end = min(first + piece, blocks)
         before = 0
-        for code, w, form, size in weights:
+        for code, w, row_form, size in weights:
             own, own_end = max(first - before, 0), min(end - before, size)
             if own < own_end:
                 b = 0 if bias == 0 else bias + before * BYTES
                 to = out + before * BYTES
-                rows, row = source(x, in_blocks, depth, form)
+                rows, row = source(x, in_blocks, depth, row_form)
                 call_linear(code, len(s.ids), rows, row, w, depth, b, own, own_end, to, 4 * width)
             before += size
 
@@ -150,11 +150,11 @@ def write_all(m: Model, r: Room, part: int, x: int, depth: int, rows: int) -> No
 
 
 @kernel
-def source(x: int, blocks: int, depth: int, form: int) -> tuple[int, int]:
+def source(x: int, blocks: int, depth: int, row_form: int) -> tuple[int, int]:
     """Return a row's address and stride in bytes, of x (rows, depth) or of its blocks."""
-    if form == DENSE:
+    if row_form == DENSE:
         return x, 4 * depth
-    return blocks, depth // BLOCK * BLOCK_BYTES[form]
+    return blocks, depth // BLOCK * BLOCK_BYTES[row_form]
 
 
 @kernel
@@ -175,8 +175,8 @@ def open_gate(m: Model, s: Step, r: Room, part: int, weight: tuple[int, int, int
     pairs = m.inner // LANES
     piece = max(2, pairs // (8 * r.threads) // 2 * 2)  # two are a block of a row
     room = r.scores + thread * r.scores_bytes
-    code, w, form = weight
-    of, row_bytes = source(r.normed, r.blocks, m.hidden, form)
+    code, w, row_form = weight
+    of, row_bytes = source(r.normed, r.blocks, m.hidden, row_form)
     while True:
         first = take(r.words, part, piece)
         if first >= pairs:

@@ -96,7 +96,7 @@ def _linear(weight: Weight, columns: int, depth: int, blocks: int) -> Packed:
 
 
 def _embedding(spec: ModelSpec, weight: Weight, of_head: Weight, head: Packed) -> Packed:
-    """Return the packed head if it is the same, and rows can be read from it."""
+    """Return the packed head if it is the same."""
     if shape_of(weight) != (spec.vocab_size, spec.hidden):
         raise ValueError(f"the embedding has shape {shape_of(weight)}, expected {(spec.vocab_size, spec.hidden)}")
     return head if _is_same(weight, of_head) else packed_once(weight)

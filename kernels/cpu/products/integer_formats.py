@@ -19,7 +19,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.products.row_blocks import BLOCK, QUAD_BITS
+from kernels.cpu.products.row_blocks import BLOCK, OFFSET, QUAD_BITS
 from kernels.cpu.simd import BYTES, LANES, constant, fused, load_at, read_half
 
 _I64, _FLOATS = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
@@ -183,7 +183,7 @@ Q5_K = KWithMinimum("Q5_K", bits=5, header_bytes=2 * HALF_BYTES + K_PARTS * FACT
 Q6_K = KSixteens(
     "Q6_K",
     bits=6,
-    offset=32,
+    offset=OFFSET,
     header_bytes=HALF_BYTES + K_PARTS * FACTOR_BYTES,
     parts=K_PARTS,
     lines=BLOCK // 2,

@@ -127,7 +127,9 @@ def _add_groups(
 
 
 def _lines_of(b: ir.IRBuilder, form: IntegerFormat, at_group: Any, part: Any) -> Any:
-    """Return where a part's lines are, in a register: LLVM would count up one for each place that is asked for."""
+    """Return the address of a part's lines. The empty assembly keeps it in one register: LLVM would else count up an
+    address for each prefetch, and move them to the stack and back.
+    """
     where = b.add(at_group, b.add(integer(form.header_bytes), b.mul(part, integer(form.part_bytes))))
     return b.call(ir.InlineAsm(ir.FunctionType(where.type, [where.type]), "", "=r,0"), [where])
 

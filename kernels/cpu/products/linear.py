@@ -148,5 +148,5 @@ linear = named(_over_blocks(multiply, 1, BYTES), "linear")  # for W in float32, 
 _FLOAT32 = Native(_over_blocks(multiply, 1, BYTES), "linear_F32", ARGUMENTS)
 LINEAR = {  # by the form of rows, then by ggml's name of the weights' type
     DENSE: {"F32": _FLOAT32, **{kind: _of_halves(form) for kind, form in FORMATS.items()}},
-    **{form: _by_kind(by) for form, by in ARITHMETIC.items()},
+    **{row_form: _by_kind(by) for row_form, by in ARITHMETIC.items()},
 }

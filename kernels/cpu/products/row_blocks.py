@@ -43,7 +43,7 @@ DENSE, ROUNDED, SCALED = range(3)  # how a kernel takes rows: as they are, in bl
 BLOCK_BYTES = (0, BLOCK + 20, 4 * (BLOCK + 4))  # of each
 QUAD_BITS = (0, 8, 16, 0)  # n of each four lines; the last is shifted, for its place has the sign
 STEPS = np.float32(127.0)
-HALVES_OFFSET = np.float32(-32.0)
+OFFSET = 32  # of Q6_K's weights
 LEAST = np.float32(1e-30)  # of d: the inverse of a smaller one could be infinite
 
 
@@ -67,8 +67,8 @@ def round_row(x: int, size: int, out: int) -> None:
         store_one(to + BLOCK, d + not_finite)
         store_one(to + BLOCK + 4, d * total + not_finite)
         store_int32(to + BLOCK + 8, total)
-        store_int32(to + BLOCK + 12, HALVES_OFFSET * sum_of(low))
-        store_int32(to + BLOCK + 16, HALVES_OFFSET * sum_of(high))
+        store_int32(to + BLOCK + 12, -np.float32(OFFSET) * sum_of(low))
+        store_int32(to + BLOCK + 16, -np.float32(OFFSET) * sum_of(high))
 
 
 @op(lanes)
