@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None, epilog: str | None = None) -> int:
         figures: Figures = {**heading("bench", argv), "max_tokens": args.max_tokens}
         if not args.no_domains:  # first, and each prompt once: later the suffix drafter would know the answers
             figures["domains"] = by_domain(arms, args.domain_prompts)
-        figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats) for n in args.concurrency}
+        figures["requests_each"] = args.each
+        figures["concurrency"] = {n: at_concurrency(arms, n, args.repeats, args.each) for n in args.concurrency}
     finally:
         if url:
             stop_server()
@@ -66,8 +67,9 @@ def _bound(one: dict[str, float]) -> str:
 def parse_args(argv: Sequence[str] | None, epilog: str | None) -> argparse.Namespace:
     """Parse the command line; exit on a wrong one."""
     parser = parser_of("bench", __doc__, epilog)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="requests at once")
-    parser.add_argument("--repeats", type=int, default=6, help="rounds over all arms at each concurrency")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16], help="clients: requests at once")
+    parser.add_argument("--each", type=int, default=3, help="requests of each client, one after another")
+    parser.add_argument("--repeats", type=int, default=4, help="rounds over all arms at each concurrency")
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens a request")
     parser.add_argument("--domain-prompts", type=int, default=20, help="pairs for each domain, at most 20")
     parser.add_argument("--no-domains", action="store_true", help="leave the comparison by domain out")
@@ -90,26 +92,27 @@ def make_arms(
     if url:
         arms["server_on"], arms["server_off"] = server_arms(url, max_tokens, **sampled)
     for arm in arms.values():
-        arm(["Say hello."])
+        arm(["Say hello."], 1)
     return arms
 
 
-def at_concurrency(arms: dict[str, Arm], n: int, repeats: int) -> Figures:
-    """Run every arm on the same n prompts, in turn and in changing order, so that all meet the same disturbances. Each
-    order comes a second time backwards: with an even number of repeats no arm precedes another more often."""
+def at_concurrency(arms: dict[str, Arm], n: int, repeats: int, each: int) -> Figures:
+    """Run every arm on the same prompts of n clients, in turn and in changing order, so that all meet the same
+    disturbances. Each order comes a second time backwards: with an even number of repeats no arm precedes another more
+    often."""
     prompts = [prompt for group in zip(*PROMPTS.values(), strict=True) for prompt in group]
     new = count()  # no prompt twice: the suffix drafter would know the answer
     names = list(arms)
     runs: dict[str, list[Run]] = {name: [] for name in names}
     for repeat in range(repeats):
-        batch = [f"{prompts[i % len(prompts)]} (Question {n}.{i})" for i in islice(new, n)]
+        batch = [f"{prompts[i % len(prompts)]} (Question {n}.{i})" for i in islice(new, n * each)]
         order = random.Random(repeat // 2).sample(names, len(names))
         for name in reversed(order) if repeat % 2 else order:
-            runs[name].append(arms[name](batch))
+            runs[name].append(arms[name](batch, n))
             print(f"{n:3d} at once  {name:13s} {runs[name][-1].tokens_per_s:7.1f} tokens/s", flush=True)
         # A padded batch rounds otherwise than a prompt alone: there near ties may fall the other way.
         check_same([runs[name][-1] for name in names if n == 1 or name != "transformers"])
-    return {name: summary(runs[name]) for name in names} | {
+    return {name: summary(runs[name], n) for name in names} | {
         "ratios": {f"{a} / {b}": ratio(runs[a], runs[b]) for a, b in COMPARED if a in runs and b in runs}
     }
 
@@ -133,7 +136,7 @@ def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
         off: list[Run] = []
         for i, prompt in enumerate(prompts[:prompts_each]):
             for name in ("on", "off") if i % 2 else ("off", "on"):
-                (on if name == "on" else off).append(arms[f"{kind}_{name}"]([prompt]))
+                (on if name == "on" else off).append(arms[f"{kind}_{name}"]([prompt], 1))
             check_same([on[-1], off[-1]])
         found[domain] = {
             "on / off": ratio(on, off),
@@ -143,13 +146,13 @@ def by_domain(arms: dict[str, Arm], prompts_each: int) -> Figures:
     return found
 
 
-def summary(runs: list[Run]) -> Figures:
-    """Return an arm's medians over its runs, and its tokens a round."""
+def summary(runs: list[Run], n: int) -> Figures:
+    """Return an arm's medians over its runs of n clients, and its tokens a round."""
     return {
         "tokens_per_s": round(median([run.tokens_per_s for run in runs]), 2),
         "ttft_s": round(median([t for run in runs for t in run.ttft_s]), 4),
         "tokens_per_round": round(sum(run.tokens for run in runs) / max(1, sum(run.rounds for run in runs)), 3),
-        "ms_per_round": round(median([1e3 * run.seconds * len(run.token_ids) / max(1, run.rounds) for run in runs]), 2),
+        "ms_per_round": round(median([1e3 * run.seconds * n / max(1, run.rounds) for run in runs]), 2),
     }
 
 

@@ -1,7 +1,8 @@
 """Make the arms that `./paceline bench` compares: transformers, the in-process pipeline, and a whole deployment.
 
-An arm runs a list of prompts at once, from the chat template, and returns the token ids, the seconds, and the times to
-the first token. Without fields of a sampled request all decode greedily.
+An arm runs a list of prompts from the chat template, so many at once, and returns the token ids, the seconds, and the
+times to the first token. The next prompt begins when one ends: in a burst, whose sequences end at different times, the
+last ones would have the machine alone. Without fields of a sampled request all decode greedily.
 """
 
 import json
@@ -24,6 +25,7 @@ from app.config import ROOT, Settings
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.hf_reader import read
 from app.engine.weights.resolve import target_folder
+from app.messages import Record
 from app.request import ChatMessage, GenerateRequest
 
 # The same prompts come in every arm: with a prefix cache a later arm would reuse the work of an earlier one.
@@ -50,17 +52,26 @@ class Run:
         return self.tokens / self.seconds
 
 
-Arm = Callable[[list[str]], Run]
+Arm = Callable[[list[str], int], Run]
 
 
 def transformers_arm(settings: Settings, max_tokens: int) -> Arm:
-    """Return the arm of the unmodified model's `generate`, float32: all prompts as one batch, padded on the left."""
+    """Return the arm of the unmodified model's `generate`, float32: prompts as batches, padded on the left."""
     folder = target_folder(settings)
     model: Any = read(folder).eval()
     tokenizer = Tokenizer(folder)
 
+    def run(prompts: list[str], at_once: int) -> Run:
+        runs = [run_batch(prompts[i : i + at_once]) for i in range(0, len(prompts), at_once)]
+        return Run(
+            sum(one.seconds for one in runs),
+            tuple(ids for one in runs for ids in one.token_ids),
+            tuple(seconds for one in runs for seconds in one.ttft_s),
+            sum(one.rounds for one in runs),
+        )
+
     @torch.inference_mode()
-    def run(prompts: list[str]) -> Run:
+    def run_batch(prompts: list[str]) -> Run:
         threads = torch.get_num_threads()
         torch.set_num_threads(settings.verify_threads)  # the pipeline beside it keeps torch to one
         started = time.perf_counter()
@@ -96,27 +107,29 @@ def local_arms(settings: Settings, max_tokens: int, **fields: object) -> tuple[A
     """Return the arms (speculation on, off) of one in-process pipeline."""
     pipeline = build_local(settings)
 
-    def run(prompts: list[str], speculation: bool) -> Run:
+    def run(prompts: list[str], at_once: int, *, speculation: bool) -> Run:
         started = time.perf_counter()
         wishes = [_request(p, max_tokens, speculation=speculation, **fields) for p in prompts]
-        records = [pipeline.submit(wish, settings) for wish in wishes]
-        while pipeline.verifier.sequences:
+        records: list[Record] = []
+        while len(records) < len(wishes) or pipeline.verifier.sequences:
+            free = at_once - len(pipeline.verifier.sequences)
+            records += [pipeline.submit(wish, settings) for wish in wishes[len(records) :][:free]]
             pipeline.step()
         seconds = time.perf_counter() - started
         ends = [pipeline.store.snapshot(record.id) for record in records]
         ttft = tuple((end.stats.first_token_s or 0.0) - end.record.created_s for end in ends)
         return Run(seconds, tuple(end.tokens for end in ends), ttft, sum(end.stats.rounds for end in ends))
 
-    return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
+    return partial(run, speculation=True), partial(run, speculation=False)
 
 
 def server_arms(url: str, max_tokens: int, **fields: object) -> tuple[Arm, Arm]:
     """Return the arms (speculation on, off) of a running deployment, through its JSON API."""
 
-    def run(prompts: list[str], speculation: bool) -> Run:
+    def run(prompts: list[str], at_once: int, *, speculation: bool) -> Run:
         wishes = [_request(prompt, max_tokens, speculation=speculation, **fields) for prompt in prompts]
         started = time.perf_counter()
-        with ThreadPoolExecutor(len(prompts)) as pool:
+        with ThreadPoolExecutor(at_once) as pool:
             answers = [*pool.map(partial(_post, url + "/api/generate"), wishes)]
         seconds = time.perf_counter() - started
         return Run(
@@ -126,7 +139,7 @@ def server_arms(url: str, max_tokens: int, **fields: object) -> tuple[Arm, Arm]:
             sum(answer["speculation"]["rounds"] for answer in answers),
         )
 
-    return lambda prompts: run(prompts, True), lambda prompts: run(prompts, False)
+    return partial(run, speculation=True), partial(run, speculation=False)
 
 
 def _request(prompt: str, max_tokens: int, **fields: object) -> GenerateRequest:

@@ -38,15 +38,12 @@ def by_rows(
         piece = rows[start : start + size]
         return convert(piece.reshape(1, -1), ggml_type).reshape(len(piece), -1)
 
-    first = converted(0)
+    first, starts = converted(0), range(size, len(rows), size)
     found = np.empty((len(rows), first.shape[1]), first.dtype)
     found[:size] = first
-
-    def fill(start: int) -> None:
-        found[start : start + size] = converted(start)
-
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(fill, range(size, len(rows), size)))
+        for start, piece in zip(starts, pool.map(converted, starts), strict=True):
+            found[start : start + size] = piece
     return found
 
 
