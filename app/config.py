@@ -131,7 +131,8 @@ class Settings(BaseModel):
     served_name: str | None = Field(
         None,
         pattern=r"^[\w./:-]{1,200}$",
-        description="name that clients give the target; absent: a GGUF file's own, or the last part of PACELINE_MODEL",
+        description="name that clients give the target; absent: the last part of PACELINE_MODEL, "
+        "or for `up` a GGUF file's own",
     )
     weights: Annotated[WeightsAs, NO_INT8] = Field(
         "stored",

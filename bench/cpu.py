@@ -103,7 +103,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     for part in (roofline, split, products, sampling):
         text = (part.__doc__ or "").split("\n\n")[0]
         own = parts.add_parser(part.__name__, help=text, description=text, formatter_class=Defaults)
-        own.add_argument("--out", type=Path, help="file to write (default: one in bench/results)")
+        own.add_argument("--out", type=Path, help="file to write (default: one in .paceline/results)")
         if part is products:
             own.add_argument("--beside", nargs="+", default=[], metavar="PROGRAM", help="programs to run by turns")
             own.add_argument("--turns", type=count, default=3, help="of each program")

@@ -6,11 +6,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from app.assembly.fuser import phrases
 from app.config import ROOT, Settings
 from app.engine.weights.blocks import dense
 from app.engine.weights.resolve import drafter_folder, target_folder
 from app.engine.weights.tensors import stored_embedding
+from app.stages.draft.phrases import load_phrases
 from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_model_free
 from app.store.protocol import Snapshot
@@ -79,5 +79,5 @@ def model_free(vocab_size: int, store: str | None = None) -> list[Drafter]:
     """Return new model-free drafters, with a store of phrases ("none": without; None: as PACELINE_PHRASES has it)."""
     settings = Settings.from_env()
     store = store or settings.phrases
-    found = [] if store == "none" else [phrases(drafter_folder(store), vocab_size, settings.home)]
+    found = [] if store == "none" else [load_phrases(drafter_folder(store), vocab_size, settings.home / "phrases")]
     return [*build_model_free(), *found]

@@ -199,7 +199,8 @@ def _no_redis(error: Exception) -> Response:
 
 
 def _http(error: HTTPException) -> Response:
-    response = _answer(error.code or 500, error.description or error.name)
+    retry_after_s = RETRY_AFTER_S if error.code == 503 else None  # of a server that stops: another one takes its place
+    response = _answer(error.code or 500, error.description or error.name, retry_after_s=retry_after_s)
     for name, value in error.get_headers():
         if name.lower() == "allow":
             response.headers[name] = value

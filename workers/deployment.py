@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final, Self
 
 from celery import Celery
@@ -18,7 +19,7 @@ from app.config import Settings
 from app.counters import Counters
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_name, refusing, resolve
-from app.errors import InvalidRequest, QueueFull, StoreUnavailable
+from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
 from app.logs import of
 from app.messages import (
     PUBLIC_TENANT,
@@ -136,6 +137,11 @@ class Deployment:
             raise
         except InvalidRequest:
             self.counters.count(REFUSED, "invalid")
+            raise
+        except StoreUnavailable:
+            if task is None:  # who asked is refused, though it may be stored; a task comes again by its id
+                with suppress(StoreUnavailable, NotFound):
+                    self.requests.end(request_id, FinishReason.CANCELLED)
             raise
         self.counters.count(ADMITTED, "web" if task is None else "task")
         log.info(

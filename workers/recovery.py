@@ -46,8 +46,9 @@ def recover(deployment: Deployment) -> set[str]:
     """
     live = deployment.nodes.live()
     began: set[str] = set()
+    targets = {"", *(node.info.get("target", "") for node in live if node.kind == "verify")}
     if any(node.kind == "verify" for node in live):
-        orphans = deployment.requests.orphans()
+        orphans = deployment.requests.orphans(targets)
         culprit = _culprit(deployment, [one for one in orphans if one.strikes >= MAX_STRIKES])
         for orphan in orphans:
             if orphan is culprit:
@@ -59,7 +60,7 @@ def recover(deployment: Deployment) -> set[str]:
     for mailbox in deployment.mailboxes.forgotten():
         if mailbox in attended:  # doorbells for a dead instance would pile up; a restarted one rings for itself
             deployment.ring(mailbox)
-    return began - {"", *(node.info.get("target", "") for node in live if node.kind == "verify")}
+    return began - targets
 
 
 def succeed(deployment: Deployment, kind: str, node: str, owner: str) -> None:

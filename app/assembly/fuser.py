@@ -2,7 +2,6 @@
 
 import json
 import logging
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from app.store.protocol import Requests
 
 if TYPE_CHECKING:
     from app.fuser.fuser import Fuser
-    from app.stages.draft.phrases import Phrases
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +27,11 @@ def build_fuser(settings: Settings, tokenizer: Tokenizer, store: Requests, own: 
     drafters: list[Drafter] = []
     if settings.plan.model_free:
         folder = _phrases_folder(settings, tokenizer)
-        drafters = [*build(), *([] if folder is None else [phrases(folder, tokenizer.vocab_size, settings.home)])]
+        drafters = build()
+        if folder is not None:
+            from app.stages.draft.phrases import load_phrases  # numba, as above
+
+            drafters.append(load_phrases(folder, tokenizer.vocab_size, settings.home / "phrases"))
     return Fuser(drafters, tokenizer.vocab_size, fetcher(store), own)
 
 
@@ -53,11 +55,3 @@ def _phrases_folder(settings: Settings, tokenizer: Tokenizer) -> Path | None:
         log.info("the phrases in %s are of another tokenizer than the target: they are left out", folder)
         return None
     return folder
-
-
-@lru_cache(maxsize=2)
-def phrases(folder: Path, vocab_size: int, home: Path) -> "Phrases":
-    """Load a phrase store once a process. Raises ModelRefused."""
-    from app.stages.draft.phrases import load_phrases  # numba, as above
-
-    return load_phrases(folder, vocab_size, home / "phrases")

@@ -54,6 +54,7 @@ class _Pace:
     ratio: float = 1.0
     row_ratio: float = 1.0
     reading_ratio: float = 1.0
+    last_s: float = 0.0  # of the last step
     seen: list[float] | None = None  # decayed sums of `_fit`, from the first step on
 
 
@@ -72,10 +73,8 @@ class StepCosts:
         """`points`: seconds by rows with their logits; `logits_s`: the logits' part of a further row's seconds."""
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
-        if not all(0.0 <= seconds < float("inf") for seconds in reading):
-            raise ValueError("reading cost must be >= 0")
-        if reading.share > 1.0:
-            raise ValueError("reading share must be <= 1")
+        if not all(0.0 <= seconds < float("inf") for seconds in reading) or reading.share > 1.0:
+            raise ValueError("reading cost must be >= 0, and its share <= 1")
         if not 0.0 <= logits_s < float("inf"):
             raise ValueError("logits cost must be >= 0")
         rows = sorted(points)
@@ -83,7 +82,6 @@ class StepCosts:
         self._table = [self._measured(n) for n in range(TABLE_ROWS)]
         self._row_s = self._measured(1)
         self.error: Final = MeanError()  # of the steps that `correct` saw
-        self.last_s = 0.0  # of the last step that `correct` saw
         self._pace = _Pace(ratio, row_ratio, reading_ratio)
         self._split = 0
         self._paces = {0: self._pace}  # by split
@@ -109,6 +107,10 @@ class StepCosts:
         return self._pace.row_ratio
 
     @property
+    def last_s(self) -> float:
+        return self._pace.last_s
+
+    @property
     def reading_ratio(self) -> float:
         return self._pace.reading_ratio
 
@@ -131,8 +133,7 @@ class StepCosts:
 
     @property
     def reading(self) -> Reading:
-        scale = self.ratio * self.reading_ratio
-        return self._reading.scaled(scale)
+        return self._reading.scaled(self.ratio * self.reading_ratio)
 
     @property
     def logits_s(self) -> float:
@@ -159,7 +160,7 @@ class StepCosts:
         """
         if not 0.0 < measured_s < float("inf"):
             return
-        self.last_s = measured_s
+        self._pace.last_s = measured_s
         rows_s = self.seconds(rows, silent)
         expected_s = rows_s + reading_s
         self.error.update(expected_s, measured_s)

@@ -45,13 +45,14 @@ class FuseRounds:
         self._early = EarlyMail[Draft]()
 
     def open(self, job: DraftJob, context: Context) -> None:
-        drafts = {draft.drafter: draft for draft in self._early.take(job)}
+        drafts = {draft.drafter: draft for draft in self._early.take(job) if draft.drafter in job.drafters}
         self._open[job.request_id] = FuseRound(job, context, drafts)
 
     def add(self, draft: Draft) -> None:
         found = self._open.get(draft.request_id)
         if found and found.job.base == draft.base:
-            found.drafts.setdefault(draft.drafter, draft)
+            if draft.drafter in found.job.drafters:  # names are kept, and a node may send any
+                found.drafts.setdefault(draft.drafter, draft)
         else:
             self._early.keep(draft.drafter, draft)
 

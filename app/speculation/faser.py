@@ -63,7 +63,11 @@ class FaserLength:
         return self._cut(candidates, [*lengths.values()], costs, drafting)
 
     def record(self, lengths: Mapping[str, int]) -> None:
-        self._lengths.update(lengths)
+        for request_id, length in lengths.items():
+            self._lengths.pop(request_id, None)  # the newest stand last
+            self._lengths[request_id] = length
+        while len(self._lengths) > MAX_REQUESTS:
+            del self._lengths[next(iter(self._lengths))]
 
     def _update(self, request_id: str, tokens: int) -> None:
         length = self._lengths.get(request_id, 0)

@@ -83,10 +83,6 @@ class JointController:
         self._decisions = 0
         self._better = 0  # decisions on end in which another way was clearly better
 
-    @property
-    def plan_in_use(self) -> JointPlan:
-        return self._plan
-
     def plan(self, batch: DraftBatch) -> LengthDecision:
         load = BatchLoad(dict(zip(batch.lengths, batch.candidates, strict=True)), batch.load)
         self._search.update(self._committed.since(batch.lengths))

@@ -3,7 +3,7 @@
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from app.errors import NotFound, QueueFull
@@ -144,7 +144,7 @@ class MemoryStore:
             self._changed.wait_for(lambda: self._get(request_id).status != Status.ACTIVE, wait_s)
             return self._get(request_id).status != Status.ACTIVE
 
-    def orphans(self, count: int = 100) -> list[Orphan]:
+    def orphans(self, targets: Iterable[str] = (), count: int = 100) -> list[Orphan]:
         with self._changed:
             self._expire()
             lost = [entry for entry in self._active() if not entry.owner or not self._is_alive(entry.owner)]

@@ -4,7 +4,7 @@ A request's events join to its committed tokens. Only the owner appends, by comp
 may end a request, once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -110,8 +110,8 @@ class Requests(Protocol):
     def ended(self, request_id: str, wait_s: float = 0.0) -> bool:
         """Wait up to about `wait_s` for the end. Raises NotFound."""
 
-    def orphans(self, count: int = 100) -> list[Orphan]:
-        """Oldest first."""
+    def orphans(self, targets: Iterable[str] = (), count: int = 100) -> list[Orphan]:
+        """Oldest first; of requests with tokens of another target than these, one for each target."""
 
     def active(self) -> int: ...
 

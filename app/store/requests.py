@@ -131,8 +131,8 @@ class RequestStore:
         found = self._client.blmove(key, key, min(wait_s, BLOCK_S), src="LEFT", dest="LEFT")  # type: ignore[arg-type]
         return found is not None
 
-    def orphans(self, count: int = 100) -> list[Orphan]:
-        args = [count, self._keys.request(""), self._keys.lease("")]
+    def orphans(self, targets: Iterable[str] = (), count: int = 100) -> list[Orphan]:
+        args = [count, self._keys.request(""), self._keys.lease(""), *targets]
         flat = self._orphans([self._keys.active], args)
         return [Orphan(flat[i], int(flat[i + 1]), flat[i + 2]) for i in range(0, len(flat), 3)]
 

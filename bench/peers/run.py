@@ -27,7 +27,8 @@ from bench.peers.long_prompts import TEXTS, long_prompt, openings
 from bench.report_header import add_out, heading, write_report
 from bench.stats import median, paired_ratio
 
-IDLE_S = 2.0
+LOOK_S, QUIET_S = 2.0, 240.0  # of a look at the busy cores; longest wait for them to be quiet
+QUIET, LOOKS = 0.2, 5  # cores, in so many looks: a deployment that was interrupted begins again later
 CHAT_TOKENS = 128  # of a prompt of the benchmark in its template, at most
 Figures = dict[str, Any]
 Batches = Callable[[int], list[list[int]]]  # the prompts of a repeat
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokenizer = Tokenizer(target_folder(settings))
     with running(chosen(args), needs(args), settings) as engines:
         figures: Figures = {**heading("bench peers", argv), "max_tokens": args.max_tokens}
-        figures["busy_cores_idle"] = round(busy_cores(IDLE_S), 2)
+        figures["busy_cores_idle"] = round(settled(), 2)
         print(f"{figures['busy_cores_idle']} cores are busy though no engine has a job", flush=True)
         figures["concurrency"] = {n: rates(engines, n, args, tokenizer) for n in args.concurrency}
         words = iter(openings(tokenizer))
@@ -110,6 +111,17 @@ def busy_cores(seconds: float) -> float:
     now_idle, now = idle_ticks()
     cores = sum(line.startswith("processor") for line in Path("/proc/cpuinfo").read_text().splitlines())
     return cores * (1 - (now_idle - idle) / max(1, now - ticks))
+
+
+def settled() -> float:
+    """Wait until engines without a job leave the cores alone, as a deployment does once it has timed its steps; return
+    how many are busy."""
+    ends_s, quiet = time.monotonic() + QUIET_S, 0
+    while True:
+        busy = busy_cores(LOOK_S)
+        quiet = quiet + 1 if busy < QUIET else 0
+        if quiet == LOOKS or time.monotonic() >= ends_s:
+            return busy
 
 
 def rates(engines: list[Engine], n: int, args: argparse.Namespace, tokenizer: Tokenizer) -> Figures:

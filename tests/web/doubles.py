@@ -69,7 +69,7 @@ class ScriptedVerifier:
                 self._step()
 
     def _adopt(self) -> None:
-        for orphan in self.deployment.requests.orphans():
+        for orphan in self.deployment.requests.orphans({"stand-in"}):
             self.deployment.requests.assign(orphan.request_id, self._owner, "stand-in")
         for request_id in self.deployment.requests.owned(self._owner) - self._running.keys():
             found = self.deployment.requests.snapshot(request_id)

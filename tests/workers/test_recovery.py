@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import pytest
 import redis
@@ -101,6 +102,40 @@ def test_a_stored_request_is_accepted_if_redis_fails_before_placing(
     assert deployment.requests.snapshot(record.id).owner == ""
     recover(deployment)
     assert deployment.requests.owned("owner") == {record.id}
+
+
+def test_who_is_refused_for_a_slow_disk_leaves_no_request(
+    lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = lone_deployment.requests.create
+
+    def slow(*args: Any, **named: Any) -> bool:
+        create(*args, **named)
+        raise StoreUnavailable("not on the disk yet")
+
+    monkeypatch.setattr(lone_deployment.requests, "create", slow)
+    with pytest.raises(StoreUnavailable):
+        lone_deployment.submit(GenerateRequest(prompt="Hello", raw=True, max_tokens=4))
+    assert lone_deployment.requests.orphans() == []
+
+
+def test_requests_that_no_target_can_take_hide_no_others(lone_deployment: Deployment) -> None:
+    requests = lone_deployment.requests
+    for name in ("a", "b", "c", "new"):
+        requests.create(task_record(name), limit=9)
+    for name in ("a", "b", "c"):
+        assert requests.assign(name, "dead", "another target")
+        assert _commit(lone_deployment, "dead", name, now_s=0.0) is Outcome.COMMITTED
+    assert [one.request_id for one in requests.orphans({"ours"}, 2)] == ["a", "new"]
+    assert len(requests.orphans({"another target"})) == 4
+
+
+def test_a_link_that_cannot_be_called_holds_back_no_result(lone_deployment: Deployment) -> None:
+    bad = {"task": "t", "args": [], "kwargs": {}, "options": {"expires": "soon"}, "subtask_type": None}
+    lone_deployment.requests.create(task_record("a"), limit=9, task=json.dumps({"id": "a", "callbacks": [bad]}))
+    lone_deployment.requests.end("a", FinishReason.CANCELLED)
+    ResultSettler(lone_deployment, TaskResults(lone_deployment.celery)).settle("a")
+    assert lone_deployment.requests.unsettled() == []
 
 
 def _unavailable(*_: object) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from celery import Celery, signals, signature
 from celery.app.task import Context
 from celery.worker.consumer import Consumer
+from kombu.exceptions import OperationalError
 
 from app.errors import GenerationFailed
 from app.logs import of
@@ -29,12 +30,17 @@ class TaskResults:
     def succeeded(self, context: Context, value: dict[str, Any], summary: str, runtime_s: float) -> None:
         """`summary`: the result as a monitor shows it."""
         parent = {"parent_id": context.id, "root_id": context.root_id}
-        for callback in context.callbacks or ():
-            signature(callback, app=self._celery).apply_async((value,), **parent)
         if context.chain:
             rest = list(context.chain)
             following = signature(rest.pop(), app=self._celery)
             following.apply_async((value,), chain=rest, **parent)
+        for callback in context.callbacks or ():
+            try:
+                signature(callback, app=self._celery).apply_async((value,), **parent)
+            except OperationalError:  # the broker's: all are sent again
+                raise
+            except Exception:  # another service's signature: tried again, it would hold back result and other links
+                log.exception("a link cannot be called", extra=of(context.id))
         self._celery.backend.mark_as_done(context.id, value, request=context)
         self._send("task-succeeded", context, result=summary, runtime=runtime_s)
 

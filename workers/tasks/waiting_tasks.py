@@ -6,10 +6,10 @@ steps, and a worker killed between them loses the task.
 
 import json
 import time
-from datetime import datetime
 from typing import Any
 
 from celery.app.task import Context
+from celery.utils.time import maybe_iso8601
 from celery.worker import state as worker_state
 
 from app.errors import InvalidRequest, QueueFull
@@ -110,8 +110,11 @@ class WaitingTasks(HeartbeatTask):
 
 
 def _is_expired(waiting: dict[str, Any]) -> bool:
-    expires = json.loads(waiting["task"]).get("expires")
-    return expires is not None and datetime.fromisoformat(expires).timestamp() <= time.time()
+    try:
+        expires = maybe_iso8601(json.loads(waiting["task"]).get("expires"))  # as Celery reads it
+        return expires is not None and expires.timestamp() <= time.time()
+    except (ValueError, OverflowError):  # one that Celery refuses: as if there were none
+        return False
 
 
 def _context(waiting: dict[str, Any]) -> Context:

@@ -122,7 +122,7 @@ class _OwnText:
 
 
 def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phrases:
-    """Load the store in a drafter's folder; all processes map the tables below `kept`. Raises ModelRefused."""
+    """Make a drafter of the store in its folder; all share the tables below `kept`. Raises ModelRefused."""
     try:
         store = np.load(folder / FILE, allow_pickle=False)
     except (OSError, ValueError) as error:

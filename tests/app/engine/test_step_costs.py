@@ -123,6 +123,8 @@ def test_a_split_learns_apart_and_is_expected_to_be_slower_as_measured() -> None
     assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16))
     for _ in range(60):
         costs.correct(16, 0.06)
+    costs.at(0).correct(16, 0.07)
+    assert costs.last_s == 0.07, "a step has a copy"
     assert costs.at(1).seconds(16) == pytest.approx(1.5 * costs.seconds(16)), "untried, it follows the machine"
     costs.use(1)
     before = costs.at(0).seconds(16)

@@ -36,6 +36,12 @@ def test_a_draft_for_another_request_is_dropped():
     assert tree.tokens == ()
 
 
+def test_a_stale_job_closes_no_newer_round():
+    fuser = Fuser([guessing("b", 2)], fakes.VOCAB, lambda _: None)
+    fuser.expect([draft_job("r", [1, 1], ("b",)), replace(draft_job("r", [1], ("b",)), tokens=(), base=1)])
+    assert [tree.base for _, tree in fuser.collect(0.0)] == [2]
+
+
 def test_an_ended_sequence_gets_no_tree():
     fuser = Fuser([], fakes.VOCAB, lambda _: None)
     fuser.expect([draft_job("r", [1, 1])])

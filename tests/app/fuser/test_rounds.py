@@ -80,6 +80,7 @@ def test_a_stale_or_repeated_draft_changes_nothing():
     rounds.add(draft("a", token=1))
     rounds.add(draft("a", token=2))
     rounds.add(draft("b", base=4))
+    rounds.add(draft("not asked"))
     assert names(rounds) == []
     (closed,) = rounds.close_ready(10.0, never)
     assert closed.drafts == {"a": draft("a", token=1)}
@@ -108,7 +109,7 @@ def test_early_drafts_take_bounded_memory():
     for i in range(1000):
         rounds.add(draft(f"d{i}", request_id="flooded"))
     for name in (*(f"r{i}" for i in range(3 * MAX_EARLY)), "flooded"):
-        open_round(rounds, job(request_id=name))
+        open_round(rounds, job(request_id=name, drafters=("a", *(f"d{i}" for i in range(1000)))))
     kept = [closed.drafts for closed in rounds.close_ready(10.0, never) if closed.drafts]
     assert len(kept) <= MAX_EARLY
     assert all(len(drafts) <= MAX_EARLY_EACH for drafts in kept)

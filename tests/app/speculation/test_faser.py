@@ -5,7 +5,7 @@ import pytest
 from app.engine.step_costs import StepCosts
 from app.speculation.acceptance import AcceptanceEstimate
 from app.speculation.draft_costs import DraftCosts
-from app.speculation.faser import FaserLength
+from app.speculation.faser import MAX_REQUESTS, FaserLength
 from app.speculation.marginal import Candidate
 from tests.app.speculation.candidates import likely
 
@@ -48,3 +48,9 @@ def test_where_rows_are_cheap_drafts_are_longer() -> None:
     (cheap,) = FaserLength().depths({"r": likely(4)}, COSTS, DRAFTING, 0.0, {})
     (dear,) = FaserLength().depths({"r": likely(4)}, DEAR, DRAFTING, 0.0, {})
     assert cheap >= dear
+
+
+def test_lengths_of_requests_that_are_never_verified_take_little_memory() -> None:
+    rule = FaserLength()
+    rule.record({str(i): 1 for i in range(2 * MAX_REQUESTS)})
+    assert len(rule._lengths) == MAX_REQUESTS

@@ -95,7 +95,7 @@ class Steps:
                 candidates, None, has_models=True, lengths=lengths, costs=self.costs, now_s=0.0, load=sequences
             )
             decision = self.controller.plan(batch)
-            found.append(self.controller.plan_in_use.way)
+            found.append(self.controller._plan.way)
             assert decision.split == found[-1][0]
         return found
 

@@ -106,7 +106,7 @@ def test_new_requests_are_orphans_oldest_first_up_to_the_count(bench: Bench) -> 
         bench.store.create(make_record(f"r{number}"), limit=10)
         time.sleep(0.002)  # the index is in milliseconds
     assert [orphan.request_id for orphan in bench.store.orphans()] == [f"r{i}" for i in range(5)]
-    assert [orphan.request_id for orphan in bench.store.orphans(2)] == ["r0", "r1"]
+    assert [orphan.request_id for orphan in bench.store.orphans(count=2)] == ["r0", "r1"]
 
 
 def test_commits_append_in_order(running: Bench) -> None:

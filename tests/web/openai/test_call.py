@@ -532,3 +532,11 @@ def test_the_calls_of_open_webui_are_answered(client: FlaskClient, verifier: Scr
     going = {**asked, "messages": [*asked["messages"], begun], "stream": False, **more}
     for body in ({**asked, "stream": False, "max_tokens": 400}, {**asked, "stream": False}, going):
         assert client.post("/v1/chat/completions", json=body).json["choices"][0]["message"]["content"] == TEXT
+
+
+def test_a_server_that_stops_says_when_to_come_back(deployment: Deployment) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    response = create_app(deployment, stopping).test_client().post("/v1/chat/completions", json=CHAT)
+    assert response.status_code == 503
+    assert int(response.headers["Retry-After"]) >= 1

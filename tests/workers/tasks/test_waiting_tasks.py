@@ -34,6 +34,17 @@ def test_a_task_that_waited_too_long_fails_and_holds_no_other_up(full: Deploymen
     assert len(full.waiting) == 1, "the other one has time"
 
 
+@pytest.mark.parametrize("expires", ["2999-01", "9999-12-31T24:00:00+00:00", "soon"])
+def test_an_odd_time_to_expire_holds_no_other_up(full: Deployment, expires: str) -> None:
+    waiting_tasks = WaitingTasks(full, TaskResults(full.celery), patience_s=60.0)
+    waiting_tasks.wait(REQUEST, "odd", {"id": "odd", "expires": expires})
+    waiting_tasks.wait(REQUEST, "gone", {"id": "gone", "expires": "2020-01"})
+    full.requests.end("old", FinishReason.CANCELLED)
+    waiting_tasks.beat()
+    assert full.requests.snapshot("odd").status is Status.ACTIVE
+    assert full.celery.backend.get_task_meta("gone")["status"] == "REVOKED"
+
+
 def test_a_task_sent_twice_does_not_wait_for_its_own_room(full: Deployment) -> None:
     waiting_tasks = WaitingTasks(full, TaskResults(full.celery))
     assert waiting_tasks.admit(REQUEST, "old", {"id": "old"})
