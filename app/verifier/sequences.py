@@ -110,12 +110,11 @@ class Sequences(Mapping[str, Sequence]):
         """Let prompts reuse the cached prefixes of other sequences."""
         self._ended.clear()
         for sequence in sequences:
-            cached = sequence.kv.cached
             reused = 0 if sequence.is_scored else self._target.adopt(sequence.kv)
             if reused:
                 self._stats.record_reused(reused)
                 if not sequence.generated:
-                    reused += sequence.stats.reused if cached else 0
+                    reused += sequence.stats.reused if sequence.kv.cached > reused else 0
                     sequence.stats = msgspec.structs.replace(sequence.stats, reused=reused)
 
     def reserve(self, entries: list[BatchEntry]) -> list[BatchEntry]:

@@ -300,7 +300,7 @@ class Verifier:
 
     def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> _Uncommitted:
         works, took_s, costs = running.works, running.launched.took_s, running.costs
-        self._memory_retry.remove(*(work.sequence.id for work in works))
+        self._memory_retry.remove(*[work.sequence.id for work in works])
         self._early_exit.update(works, verdicts)
         if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
