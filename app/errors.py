@@ -94,6 +94,9 @@ class TargetLost(PacelineError):
 class StoreUnavailable(PacelineError): ...
 
 
+class NotDurable(StoreUnavailable): ...
+
+
 class MessageError(PacelineError): ...
 
 

@@ -1,8 +1,9 @@
 """Make the arms that `./paceline bench` compares: transformers, the in-process pipeline, and a whole deployment.
 
 An arm runs a list of prompts from the chat template, so many at once, and returns the token ids, the seconds, and the
-times to the first token. The next prompt begins when one ends: in a burst, whose sequences end at different times, the
-last ones would have the machine alone. Without fields of a sampled request all decode greedily.
+times to the first token. The next prompt begins when one ends, transformers' batches when all do: in a burst, whose
+sequences end at different times, the last ones would have the machine alone. Without fields of a sampled request all
+decode greedily.
 """
 
 import json

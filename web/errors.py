@@ -6,7 +6,7 @@ The body is JSON: an ErrorAnswer, below /v1 OpenAI's V1ErrorAnswer, and below /v
 415 body is not JSON     421 the Host header is not allowed     499 cancelled, as when the client left
 500 the server's fault
 429 queue full, over the key's limit, or too many streams of the same requests (Retry-After)
-503 Redis does not answer, or the keys cannot be read (Retry-After)
+503 Redis does not answer, the keys cannot be read, or the server stops (Retry-After)
 """
 
 import logging

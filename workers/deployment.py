@@ -19,7 +19,7 @@ from app.config import Settings
 from app.counters import Counters
 from app.engine.text.tokenizer import Tokenizer
 from app.engine.weights.resolve import drafter_name, refusing, resolve
-from app.errors import InvalidRequest, NotFound, QueueFull, StoreUnavailable
+from app.errors import InvalidRequest, NotDurable, NotFound, QueueFull, StoreUnavailable
 from app.logs import of
 from app.messages import (
     PUBLIC_TENANT,
@@ -138,8 +138,8 @@ class Deployment:
         except InvalidRequest:
             self.counters.count(REFUSED, "invalid")
             raise
-        except StoreUnavailable:
-            if task is None:  # who asked is refused, though it may be stored; a task comes again by its id
+        except NotDurable:
+            if task is None:  # who asked is refused, though it is stored; a task comes again by its id
                 with suppress(StoreUnavailable, NotFound):
                     self.requests.end(request_id, FinishReason.CANCELLED)
             raise

@@ -25,7 +25,7 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from app.errors import StoreUnavailable
+from app.errors import NotDurable, StoreUnavailable
 from app.redis_url import RedisUrl
 
 SOCKET_TIMEOUT_S = 5.0
@@ -95,7 +95,7 @@ class Script:
     def durably(self, keys: Sequence[str], args: Args) -> Any:
         """Run once, and return when the writes are on the server's disk, and with Sentinels on a replica's.
 
-        Raises StoreUnavailable, also after DISK_MS.
+        Raises StoreUnavailable, and NotDurable where only the disk, or a replica, is late by DISK_MS.
         """
         pipe = self._client.pipeline(transaction=False)
         pipe.script_load(self._text)
@@ -105,7 +105,7 @@ class Script:
         _, reply, written = pipe.execute(raise_on_error=False)
         reply = self.reply(reply, keys, args)
         if isinstance(written, Exception) or not written[0] or written[1] < replicas:
-            raise StoreUnavailable(f"Redis has not written the request to its disk: {written}")
+            raise NotDurable(f"Redis has not written the request to its disk: {written}")
         return reply
 
     def stage(self, pipe: Pipeline, keys: Sequence[str], args: Args) -> None:

@@ -145,6 +145,7 @@ class MemoryStore:
             return self._get(request_id).status != Status.ACTIVE
 
     def orphans(self, targets: Iterable[str] = (), count: int = 100) -> list[Orphan]:
+        """Leave none out for its target: one process has one."""
         with self._changed:
             self._expire()
             lost = [entry for entry in self._active() if not entry.owner or not self._is_alive(entry.owner)]

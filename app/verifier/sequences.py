@@ -114,7 +114,6 @@ class Sequences(Mapping[str, Sequence]):
             if reused:
                 self._stats.record_reused(reused)
                 if not sequence.generated:
-                    reused += sequence.stats.reused if sequence.kv.cached > reused else 0
                     sequence.stats = msgspec.structs.replace(sequence.stats, reused=reused)
 
     def reserve(self, entries: list[BatchEntry]) -> list[BatchEntry]:

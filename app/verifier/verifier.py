@@ -300,7 +300,6 @@ class Verifier:
 
     def _accept(self, running: "_Running", verdicts: list[Verdict | None]) -> _Uncommitted:
         works, took_s, costs = running.works, running.launched.took_s, running.costs
-        self._memory_retry.remove(*[work.sequence.id for work in works])
         self._early_exit.update(works, verdicts)
         if running.is_decoding:
             whole_s = self._early_exit.whole_s(works, costs, took_s, running.reading_s)
@@ -384,6 +383,7 @@ class Verifier:
             sequence.is_over = conclusion.finish_reason is not None
         requests = [one.sequence.record.id for one in done.step.rounds]
         self.sequences.clear(requests)
+        self._memory_retry.remove(*requests)
 
     def _isolate(self, works: list[BatchEntry], error: Exception) -> None:
         """Run a failed step's sequences one by one, until the one at fault fails alone."""

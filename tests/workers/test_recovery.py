@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from app.errors import StoreUnavailable
+from app.errors import NotDurable, StoreUnavailable
 from app.messages import Event, FinishReason, Stats, Status
 from app.request import GenerateRequest
 from app.store.protocol import Outcome
@@ -104,14 +104,12 @@ def test_a_stored_request_is_accepted_if_redis_fails_before_placing(
     assert deployment.requests.owned("owner") == {record.id}
 
 
-def test_who_is_refused_for_a_slow_disk_leaves_no_request(
-    lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_request_is_not_left(lone_deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     create = lone_deployment.requests.create
 
     def slow(*args: Any, **named: Any) -> bool:
         create(*args, **named)
-        raise StoreUnavailable("not on the disk yet")
+        raise NotDurable("not on the disk yet")
 
     monkeypatch.setattr(lone_deployment.requests, "create", slow)
     with pytest.raises(StoreUnavailable):
@@ -130,12 +128,14 @@ def test_requests_that_no_target_can_take_hide_no_others(lone_deployment: Deploy
     assert len(requests.orphans({"another target"})) == 4
 
 
-def test_a_link_that_cannot_be_called_holds_back_no_result(lone_deployment: Deployment) -> None:
-    bad = {"task": "t", "args": [], "kwargs": {}, "options": {"expires": "soon"}, "subtask_type": None}
-    lone_deployment.requests.create(task_record("a"), limit=9, task=json.dumps({"id": "a", "callbacks": [bad]}))
+@pytest.mark.parametrize("bad", [{"expires": "soon"}, {"compression": "none such"}])
+def test_a_bad_link_holds_back_nothing(lone_deployment: Deployment, redis_client: redis.Redis, bad: Any) -> None:
+    links = [{"task": "t", "args": [], "kwargs": {}, "options": {"queue": "links", **one}} for one in (bad, {})]
+    lone_deployment.requests.create(task_record("a"), limit=9, task=json.dumps({"id": "a", "callbacks": links}))
     lone_deployment.requests.end("a", FinishReason.CANCELLED)
     ResultSettler(lone_deployment, TaskResults(lone_deployment.celery)).settle("a")
-    assert lone_deployment.requests.unsettled() == []
+    assert lone_deployment.celery.backend.get_result("a")["status"] == Status.CANCELLED
+    assert redis_client.llen("links") == 1, "the one that can"
 
 
 def _unavailable(*_: object) -> None:

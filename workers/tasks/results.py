@@ -30,17 +30,18 @@ class TaskResults:
     def succeeded(self, context: Context, value: dict[str, Any], summary: str, runtime_s: float) -> None:
         """`summary`: the result as a monitor shows it."""
         parent = {"parent_id": context.id, "root_id": context.root_id}
+        for callback in context.callbacks or ():
+            try:
+                signature(callback, app=self._celery).apply_async((value,), **parent)
+            except Exception as error:  # another service's signature: tried again, it would hold back all others
+                # kombu takes each KeyError of Redis' transport for one of the connection
+                if isinstance(error, OperationalError) and not isinstance(error.__cause__, KeyError):
+                    raise
+                log.exception("a link cannot be called", extra=of(context.id))
         if context.chain:
             rest = list(context.chain)
             following = signature(rest.pop(), app=self._celery)
             following.apply_async((value,), chain=rest, **parent)
-        for callback in context.callbacks or ():
-            try:
-                signature(callback, app=self._celery).apply_async((value,), **parent)
-            except OperationalError:  # the broker's: all are sent again
-                raise
-            except Exception:  # another service's signature: tried again, it would hold back result and other links
-                log.exception("a link cannot be called", extra=of(context.id))
         self._celery.backend.mark_as_done(context.id, value, request=context)
         self._send("task-succeeded", context, result=summary, runtime=runtime_s)
 
