@@ -56,9 +56,7 @@ def add_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.add_argument("model", nargs="?", metavar="MODEL", help="the target, as PACELINE_MODEL names it")
     up.add_argument("--drafter", action="append", metavar="D", help="as PACELINE_DRAFTERS names one; may be repeated")
     up.add_argument("--served-model-name", metavar="NAME", help="that clients give the target")
-    up.add_argument(
-        "--host", metavar="ADDRESS", help="to bind to; else PACELINE_HOST, or 127.0.0.1, which others cannot reach"
-    )
+    up.add_argument("--host", metavar="ADDRESS", help="to bind to; else PACELINE_HOST, or 127.0.0.1: this machine only")
     up.add_argument("--api-key-file", metavar="FILE", help="keys that `paceline keys` made; then each call needs one")
     up.add_argument("--insecure", action="store_true", help="let others reach the server without keys")
     up.add_argument("--port", type=_port, help="of the web server; without it 8000 or the next free one")

@@ -29,10 +29,9 @@ class Fuser:
         """Open rounds for jobs, each in place of its sequence's last one."""
         for job in jobs:
             context = self._replicas.update(job)
-            if not (context or job.is_last):
-                continue  # of an older state: it closes no round
-            self._rounds.remove(job.request_id)
-            self._sharing.remove(job.request_id)
+            if context or job.is_last:  # a stale one closes no round
+                self._rounds.remove(job.request_id)
+                self._sharing.remove(job.request_id)
             if job.is_last:
                 self._replicas.remove(job.request_id)
             elif context:

@@ -12,6 +12,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,10 @@ def load_phrases(folder: Path, vocab_size: int, kept: Path | None = None) -> Phr
     return Phrases(_tables(store, vocab_size, kept), vocab_size)
 
 
+# While the files are the same; a verifier's template maps them for its forks.
+_mapped = lru_cache(maxsize=2)(lambda place, changed_ns: read_tables(place))
+
+
 def _tables(store: np.ndarray, vocab_size: int, kept: Path | None) -> PhraseTables:
     if kept is None:
         return phrase_tables(store.astype(np.int64), vocab_size)
@@ -146,7 +151,7 @@ def _tables(store: np.ndarray, vocab_size: int, kept: Path | None) -> PhraseTabl
                 write_tables(phrase_tables(store.astype(np.int64), vocab_size), made)
                 with suppress(OSError):  # another process was faster
                     made.rename(place)
-        return read_tables(place)
+        return _mapped(place, max(file.stat().st_mtime_ns for file in place.iterdir()))
     except (OSError, ValueError, EOFError) as error:
         log.warning("the tables of phrases cannot be kept in %s: %s", kept, error)
         shutil.rmtree(place, ignore_errors=True)  # made again at the next start
