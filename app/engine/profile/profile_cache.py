@@ -24,7 +24,6 @@ from app.engine.profile.profiler import (
     CONTEXT,
     FIRST_PASSES,
     FIRST_ROWS,
-    ROWS,
     Exactness,
     LogitRows,
     ProfiledTarget,
@@ -73,7 +72,8 @@ def measured(
             costs = measure_costs(runner, vocab_size, context_tokens)
             kept = check_exactness(runner, vocab_size), costs
         else:
-            kept = None, measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES)
+            costs = measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES, is_rough=True)
+            kept = None, costs
         _keep(file, *kept)
     exactness, costs = kept
     if exactness is not None:
@@ -106,10 +106,10 @@ def measure_again(
 
 def _measure(watched: "_Watched", costs: StepCosts, vocab_size: int, context_tokens: int, file: Path) -> bool:
     exactness, known = read_cached(file, _build) or (None, costs)
-    if costs.most_rows < known.most_rows:  # another verifier has measured
+    if costs.is_rough and not known.is_rough:  # another verifier has measured
         costs.take_over(known)
     try:
-        if known.most_rows < ROWS[-1]:
+        if known.is_rough:
             log.info("timing steps of all sizes")
             known = measure_costs(watched, vocab_size, context_tokens)
             costs.take_over(known)

@@ -46,8 +46,10 @@ def measure_costs(
     context_tokens: int,
     sizes: tuple[int, ...] = ROWS,
     passes: int = PASSES,
+    *,
+    is_rough: bool = False,
 ) -> StepCosts:
-    """`sizes`: rows of the timed steps. Takes seconds."""
+    """`sizes`: rows of the timed steps; `is_rough`: other work may run beside them. Takes seconds."""
     reading = _reading(runner, vocab_size, context_tokens, passes)
     most = sizes[-1]
     with _cached(runner, vocab_size, most) as sequence:
@@ -55,7 +57,7 @@ def measure_costs(
         logits_s = _logits_seconds(runner, sequence, verified[CONTEXT, most], passes)
     points = {rows: max(took_s / 2, took_s - reading.seconds(CONTEXT, rows)) for (_, rows), took_s in verified.items()}
     most_s = max(0.0, points[most] - points[1]) / (2 * most)  # a disturbed first row may look dearer than all
-    return StepCosts(points, reading=reading, logits_s=min(logits_s, most_s))
+    return StepCosts(points, reading=reading, logits_s=min(logits_s, most_s), is_rough=is_rough)
 
 
 def _logits_seconds(runner: ProfiledTarget, sequence: CachedSequence, verified_s: float, passes: int) -> float:

@@ -134,6 +134,18 @@ def test_no_draft_is_asked_for_where_none_pays_at_any_price(lengths):
     assert {plan(lengths, steep) for _ in range(99)} == {Way.PLAIN}
 
 
+def test_rows_timed_beside_other_work_are_tried_and_corrected(lengths):
+    points = {1: 0.050, 4: 0.200, 64: 0.400}
+    rough, sure = StepCosts(points, is_rough=True), StepCosts(points)
+    assert {plan(lengths, sure) for _ in range(99)} == {Way.PLAIN}
+    assert {plan(lengths, rough) for _ in range(TRIAL_ROUNDS)} == {Way.MODEL_FREE}
+    for costs in (rough, sure):
+        for _ in range(TRIAL_ROUNDS):
+            costs.correct(1 + TRIAL_TOKENS, 0.051)
+    more, less = (costs.seconds(3) / costs.seconds(1) for costs in (sure, rough))
+    assert less < 0.75 * more
+
+
 def test_a_trial_asks_for_what_pays_at_no_price_and_waits_for_it():
     """The drafts look so dear that they are worth no wait; only drafting shows whether that is so."""
     lengths, dear = LengthController(), StepCosts({1: 0.005, 64: 0.0051})

@@ -37,7 +37,12 @@ def settings(tmp_path):
 def counted(monkeypatch):
     """Count how often costs are measured; steps of the spot check take the seconds of SLOW."""
     calls = []
-    monkeypatch.setattr(module, "measure_costs", lambda *_: calls.append(1) or StepCosts(SLOW | MOST, logits_s=0.01))
+
+    def measure(*_, is_rough=False):
+        calls.append(1)
+        return StepCosts(SLOW | MOST, logits_s=0.01, is_rough=is_rough)
+
+    monkeypatch.setattr(module, "measure_costs", measure)
     monkeypatch.setattr(module, "times", lambda *_: SLOW)
     return calls
 
@@ -83,9 +88,9 @@ def _again(folder, settings, costs, goes_on=lambda: True, target=None):
 def test_a_first_start_times_few_steps_and_the_rest_when_there_is_time(folder, settings, monkeypatch, caplog):
     asked, checks = [], []
 
-    def measure(*arguments):
+    def measure(*arguments, is_rough=False):
         asked.append(arguments[3:])
-        return StepCosts(SLOW if len(asked) == 1 else {1: 0.9, 48: 1.2})
+        return StepCosts(SLOW, is_rough=True) if is_rough else StepCosts({1: 0.9, 48: 1.2})
 
     def check(*_):
         checks.append(1)
@@ -104,6 +109,7 @@ def test_a_first_start_times_few_steps_and_the_rest_when_there_is_time(folder, s
     assert costs.seconds(48) == _start(folder, settings, in_full=False).seconds(48) == 1.2, "kept before the check"
     assert _again(folder, settings, other) and "3 of 12 rows changed bits" in caplog.text
     assert other.seconds(48) == 1.2 and len(asked) == 2, "another verifier has measured"
+    assert not (costs.is_rough or other.is_rough)
     assert _again(folder, settings, costs) and (len(asked), len(checks)) == (2, 2), "it holds"
 
 
