@@ -21,7 +21,7 @@ from workers.recovery import Recovery
 from workers.tracing.recorder import Recorder
 
 log = logging.getLogger(__name__)
-HUNG_S = 180.0  # one step or one batch of drafts; far beyond a long prompt's chunk on a slow machine
+HUNG_S = 180.0  # one step or one pass of a drafter; far beyond a long prompt's chunk on a slow machine
 LONGEST_LOOK_S = 12.0  # longest time between two looks that counts as work; a heartbeat may wait for Redis twice
 STDERR = 2  # the process's own
 
@@ -133,14 +133,21 @@ class Heartbeat(threading.Thread):
                     log.error("another process has the name %s now; ending this one", self.node)
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
-                for task in self._tasks:
-                    task.beat()
-                self._record()
-                self._recovery.beat()
+                for beat in (*(task.beat for task in self._tasks), self._record, self._recovery.beat):
+                    self._try(beat)
             except StoreUnavailable as error:
                 log.warning("the heartbeat failed: %s", error)
-            except Exception:  # an error of a task must not end the heartbeat
+            except Exception:  # the next one may succeed
                 log.exception("a heartbeat failed")
+
+    def _try(self, beat: Callable[[], None]) -> None:
+        """Let an error end neither the heartbeat nor what comes after. Raises StoreUnavailable: that needs it, too."""
+        try:
+            beat()
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("a part of the heartbeat failed")
 
     def _renew(self) -> bool:
         progress_s = time.time() - self._busy_for_s()

@@ -114,11 +114,19 @@ def test_an_outage_of_redis_ends_neither_heartbeat_nor_process(
     heartbeat.end()
 
 
-def test_orphans_and_forgotten_mailboxes_are_swept_unprompted(
-    lone_deployment: Deployment, heartbeat: Heartbeat
-) -> None:
+class _Broken:
+    def beat(self) -> None:
+        raise ValueError("a fault of this task")
+
+    def close(self) -> None: ...
+
+
+def test_orphans_are_swept_unprompted_whatever_a_task_does(lone_deployment: Deployment) -> None:
+    heartbeat = Heartbeat(lone_deployment, "verify", "v")
+    heartbeat.begin([_Broken()])
     lone_deployment.requests.create(task_record("orphan"), limit=9)
     _until(lambda: lone_deployment.requests.owned(heartbeat.owner) == {"orphan"})
+    heartbeat.end()
 
 
 ROBBED = """
