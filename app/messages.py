@@ -172,12 +172,12 @@ class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=Fals
 
 
 class DraftReport(HotMessage, frozen=True, forbid_unknown_fields=False):
-    """What drafting took a node, for all sequences of one call. Not trusted."""
+    """What drafting took a node, for all sequences of one batch. Not trusted."""
 
     guess_s: float = 0.0  # seconds of guessing
     guessed: int = 0  # tokens of the longest draft guessed in these seconds; those guessed ahead do not count
     batch: int = 0  # sequences drafted for
-    read_s: float = 0.0  # seconds of reading tokens before guessing
+    read_s: float = 0.0  # seconds of reading tokens meanwhile, other batches' too
     read_tokens: int = 0  # tokens read in these seconds
     seen: int = 0  # tokens of this sequence that the drafter has read
 

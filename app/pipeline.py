@@ -26,18 +26,35 @@ DraftHere = Callable[[list[DraftJob]], tuple[list[DraftJob], list[SentTree]]]
 SentPath = tuple[str, SharedPath]  # a drafter node's mailbox, and a path that it shares
 
 
-def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[SentTree]]:
-    """Draft for each sequence's newest job, and fuse where this node alone drafts; return other fusers' drafts, and
-    the trees.
-    """
+def begin_drafts(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) -> None:
+    """Open the rounds that this node fuses, and begin to draft for each sequence's newest job."""
     newest = [*{job.request_id: job for job in jobs}.values()]
-    fused_here = [job for job in newest if job.fuser == node.mailbox]
-    fuser.expect(fused_here)
-    drafts = node.draft(newest)
-    ours = {(job.request_id, job.base) for job in fused_here}
-    fuser.receive(draft for draft in drafts if (draft.request_id, draft.base) in ours)
-    away = [draft for draft in drafts if (draft.request_id, draft.base) not in ours]
-    return away, fuser.collect(float("inf"))
+    fuser.expect(job for job in newest if job.fuser == node.mailbox)
+    node.begin(newest)
+
+
+def go_on_drafting(node: DrafterNode, fuser: Fuser) -> tuple[list[Draft], list[SentTree]]:
+    """Make a pass, and fuse what is done where this node alone drafts; return other fusers' drafts, and the trees."""
+    away: list[Draft] = []
+    fused: list[DraftJob] = []
+    for batch in node.go_on():
+        here = {job.request_id: job for job in batch.jobs if job.fuser == node.mailbox}
+        fused += here.values()
+        fuser.receive(draft for draft in batch.drafts if draft.request_id in here)
+        away += [draft for draft in batch.drafts if draft.request_id not in here]
+    return away, fuser.finish(fused)
+
+
+def draft_and_fuse(node: DrafterNode, fuser: Fuser, jobs: Iterable[DraftJob]) -> tuple[list[Draft], list[SentTree]]:
+    """Draft from begin to end."""
+    begin_drafts(node, fuser, jobs)
+    away: list[Draft] = []
+    trees: list[SentTree] = []
+    while node.is_drafting:
+        drafts, fused = go_on_drafting(node, fuser)
+        away += drafts
+        trees += fused
+    return away, trees
 
 
 def gather_and_fuse(fuser: Fuser, messages: Iterable[ToFuser], now_s: float) -> tuple[list[SentPath], list[SentTree]]:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from app.answer_form import Thinking
 from app.assembly.verifier import verifier_over
 from app.config import Settings
-from app.drafter.drafter import DrafterNode
+from app.drafter.drafter import DrafterNode, JobBatch
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, fetcher
 from app.drafter.token_fusion import TokenFusion
@@ -311,12 +311,21 @@ class EagerNode(DrafterNode):
         super().__init__(drafters, fetch, mailbox, token_fusion)
         self._steps_ahead = steps_ahead
 
-    def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
+    def go_on(self) -> list[JobBatch]:
         """Draft, then run ahead at once."""
-        drafts = super().draft(jobs)
-        for _ in range(self._steps_ahead):
+        found = super().go_on()
+        for _ in range(0 if self.is_drafting else self._steps_ahead):
             self.run_ahead()
-        return drafts
+        return found
+
+
+def drafts_by(node: DrafterNode, jobs: Iterable[DraftJob]) -> list[Draft]:
+    """Return a node's drafts for jobs."""
+    node.begin(jobs)
+    found: list[Draft] = []
+    while node.is_drafting:
+        found += [draft for batch in node.go_on() for draft in batch.drafts]
+    return found
 
 
 def submit(local: LocalPipeline, *records: Record) -> None:

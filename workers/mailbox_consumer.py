@@ -103,8 +103,9 @@ def _serve(
                 return
     finally:
         if look is not None:
-            with suppress(StoreUnavailable):
-                handle(taken(look))  # what it took is in no mailbox any more
+            with suppress(StoreUnavailable):  # what it took is in no mailbox any more
+                if handle(taken(look)) is not None:
+                    deployment.ring(mailbox)
 
 
 def _try_leave(deployment: Deployment, heartbeat: Heartbeat, mailbox: str) -> bool:

@@ -6,7 +6,7 @@ from threading import Thread
 
 from workers.heartbeat import Heartbeat, HeartbeatTask
 
-DRAFTER_THREAD_ENDS_S = 5.0  # a batch of drafts may still be under way
+DRAFTER_THREAD_ENDS_S = 5.0  # a pass may still be under way
 
 
 @dataclass(frozen=True, slots=True)

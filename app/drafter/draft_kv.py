@@ -75,24 +75,33 @@ class DraftKV:
         loses its cache, and one with too much to read is skipped.
         """
         sequences = [self._sequences[request_id] for request_id in request_ids if request_id in self._sequences]
-        found = self.guess_behind(sequences, depth, least_survival, in_spare_time=in_spare_time)
+        spare = len(sequences) if in_spare_time else 0
+        found = self.guess_behind(sequences, depth, least_survival, spare=spare)
         return {sequence.id: guesses for sequence, guesses in zip(sequences, found, strict=True) if guesses}
 
     def guess_behind(
-        self, sequences: list[CachedSequence], depth: int, least_survival: float, *, in_spare_time: bool = False
+        self, sequences: list[CachedSequence], depth: int, least_survival: float, *, spare: int = 0
     ) -> list[list[Guess]]:
-        """Guess for sequences and forks, as `guess` does; none for those that lost their caches meanwhile."""
-        held = [s for s in sequences if self.holds(s)]
-        if not in_spare_time and any(map(self.is_unread, held)):
+        """Guess as `guess` does, for sequences and forks, for the last `spare` in spare time.
+
+        Those that lost their caches meanwhile have no guesses.
+        """
+        wanted = [s for s in sequences[: len(sequences) - spare] if self.holds(s)]
+        if any(map(self.is_unread, wanted)):
             began_s = self._clock.perf_counter()
-            self._read(held)
+            self._read(wanted)
             self.read_s += self._clock.perf_counter() - began_s
         works = [
-            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True) for s in held if not self.is_unread(s)
+            BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True)
+            for s in sequences
+            if self.holds(s) and not self.is_unread(s)
         ]
-        busy = None if in_spare_time else {s.id for s in held}
+        ids = {s.id for s in wanted}
+        busy = dict.fromkeys(map(id, wanted), ids)
         # A sequence may take the forks' room, those before and behind it in the list.
-        works = [w for w in works if self.holds(w.sequence) and self._try_reserve(w, busy, depth - 1)]
+        works = [
+            w for w in works if self.holds(w.sequence) and self._try_reserve(w, busy.get(id(w.sequence)), depth - 1)
+        ]
         works = [work for work in works if self.holds(work.sequence)]
         is_level = depth == 1 and all(len(work.tokens) == 1 for work in works)
         began_s = self._clock.perf_counter() if is_level else 0.0

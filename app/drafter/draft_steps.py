@@ -1,12 +1,21 @@
-"""Make drafts of the steps of a path."""
+"""Make drafts of the steps of a path, and name what is common to paths and trees."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.messages import Draft
 from app.state import Guess
 
 MIN_SECOND = 0.15  # least confidence of a second-best guess off the path
+
+
+@dataclass(slots=True, eq=False)
+class DraftPart:
+    """A drafter's part of a batch of jobs."""
+
+    drafts: list[Draft] = field(default_factory=list)  # once it is done
+    levels: int = 0  # guesses so far, one after the other; those guessed ahead are left out
+    is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)

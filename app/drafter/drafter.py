@@ -1,17 +1,38 @@
 """Run the drafter node's segment: jobs in, drafts out; between jobs, guesses ahead of the verdicts."""
 
+import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
 from app.clock import SYSTEM, Clock
-from app.drafter.model import ModelDrafter
+from app.drafter.draft_steps import DraftPart
+from app.drafter.model import Drafting, ModelDrafter
 from app.drafter.replicas import Fetch, Replicas
 from app.drafter.shared_paths import SharedPaths
 from app.drafter.token_fusion import TokenFusion
 from app.messages import Draft, DraftJob, DraftReport, SharedPath, TokenGuess
 from app.stages.draft.protocol import Drafter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class JobBatch:
+    """Jobs that came at once, their drafts, and the models' parts that come to these at the end."""
+
+    jobs: list[DraftJob]
+    drafts: list[Draft]
+    parts: list[tuple[Drafting, DraftPart]]
+    sequences: int
+    began_s: float
+    read: int  # tokens so far, by all models, when it began
+    read_s: float
+
+    def left(self) -> list[Drafting]:
+        return [drafting for drafting, part in self.parts if not part.is_done]
 
 
 class DrafterNode:
@@ -37,15 +58,16 @@ class DrafterNode:
             *(model for name, model in self._models.items() if name not in self._fused),
         ]
         self._pending: set[str] = set()  # sequences to run ahead on
+        self._batches: list[JobBatch] = []  # under way, in order
 
-    def draft(self, jobs: Iterable[DraftJob]) -> list[Draft]:
-        """Draft for jobs, one a sequence at most.
+    def begin(self, jobs: Iterable[DraftJob]) -> None:
+        """Begin to draft for jobs, one a sequence at most; one that is not stale takes the place of the earlier one.
 
-        Each model's draft carries a report. Each guess counts as one more guess takes, where that is known of all
-        models: a round's first one also reads the last verdict. A job that several nodes share begins a path, for
-        `guess`.
+        A job that several nodes share begins a path, for `guess`.
         """
-        began_s, read, read_s = self._clock.perf_counter(), *self._reading()
+        jobs, began = [*jobs], (self._clock.perf_counter(), *self._reading())
+        if not jobs:
+            return
         contexts = []
         for job in jobs:
             runs_ahead = job.step_s > 0.0 and not job.is_last and not job.sharing
@@ -57,28 +79,59 @@ class DrafterNode:
                 self._shared.start(context, job.drafters)
             elif context:
                 contexts.append((context, job.drafters))
-        drafts = self._token_fusion.draft(contexts) if self._token_fusion is not None else []
-        guessed = [self._token_fusion.guessed] if self._token_fusion is not None and contexts else []
-        levels_s = [0.0] * len(guessed)  # a model's guesses, as one more takes; 0: not known
+        drafts: list[Draft] = []
+        parts: list[tuple[Drafting, DraftPart]] = []
+        if self._token_fusion is not None and contexts:
+            parts.append((self._token_fusion, self._token_fusion.begin(contexts)))
         for drafter in self._replicas.drafters:
             wanted = [context for context, names in contexts if drafter.name in names]
-            if wanted and drafter.name not in self._fused:
+            if not wanted or drafter.name in self._fused:
+                continue
+            if isinstance(drafter, ModelDrafter):
+                parts += drafter.begin(wanted)
+            else:
                 drafts += drafter.draft(wanted)
-                if isinstance(drafter, ModelDrafter):
-                    guessed.append(drafter.guessed)
-                    levels_s.append(drafter.guessed * drafter.draft_kv.usual_level_s)
-        now_read, now_read_s = self._reading()
-        took_s = max(0.0, self._clock.perf_counter() - began_s - (now_read_s - read_s))
+        self._batches.append(JobBatch(jobs, drafts, parts, len(contexts), *began))
+
+    @property
+    def is_drafting(self) -> bool:
+        return bool(self._batches)
+
+    def go_on(self) -> list[JobBatch]:
+        """Return what is done, or else make a pass of one model."""
+        drafting = next((drafting for batch in self._batches for drafting in batch.left()), None)
+        if drafting is not None and all(batch.left() for batch in self._batches):
+            try:
+                drafting.go_on(self._pending)
+            except Exception:  # what others draft must not be lost
+                log.exception("a pass of a drafter failed")
+                drafting.stop()
+        done = [batch for batch in self._batches if not batch.left()]
+        self._batches = [batch for batch in self._batches if batch not in done]
+        for batch in done:
+            self._end(batch)
+        return done
+
+    def _end(self, batch: JobBatch) -> None:
+        """Take over the models' drafts, each with a report.
+
+        Each guess counts as one more guess takes, where that is known of all models: a round's first one also reads the
+        last verdict.
+        """
+        read, read_s = self._reading()
+        read_s -= batch.read_s
+        took_s = max(0.0, self._clock.perf_counter() - batch.began_s - read_s)
+        levels_s = [part.levels * drafting.level_s for drafting, part in batch.parts]
         report = DraftReport(
             guess_s=min(took_s, sum(levels_s)) if all(levels_s) else took_s,
-            guessed=max(guessed, default=0),
-            batch=len(contexts),
-            read_s=now_read_s - read_s,
-            read_tokens=now_read - read,
+            guessed=max((part.levels for _, part in batch.parts), default=0),
+            batch=batch.sequences,
+            read_s=read_s,
+            read_tokens=read - batch.read,
         )
-        return [
+        batch.drafts = [
             replace(draft, report=replace(report, seen=draft.base)) if draft.drafter in self._models else draft
-            for draft in drafts
+            for draft in [*batch.drafts, *(draft for _, part in batch.parts for draft in part.drafts)]
         ]
 
     def guess(self, paths: Iterable[SharedPath]) -> list[TokenGuess]:

@@ -43,6 +43,11 @@ class GuessTree:
     def __getitem__(self, node: int) -> _Node:
         return self._nodes[node]
 
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether the sequence has gone on since."""
+        return len(self.context.tokens) > self.start
+
     def after(self, context: Context) -> tuple["GuessTree", CachedSequence | None]:
         """Return the tree behind a context, and the cache of most of that context, None if this has none of it."""
         new, node = GuessTree(context), 0

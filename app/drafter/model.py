@@ -2,14 +2,17 @@
 
 from collections.abc import Collection
 from collections.abc import Sequence as Listed
-from typing import Final
+from typing import Final, TypeAlias
 
 from app.clock import SYSTEM, Clock
 from app.drafter.draft_kv import DraftKV, Guesser
+from app.drafter.draft_steps import DraftPart
 from app.drafter.token_fusion import TokenFusion
 from app.drafter.tree_drafting import TreeDrafting
 from app.messages import Draft
 from app.stages.draft.protocol import Context
+
+Drafting: TypeAlias = TreeDrafting | TokenFusion
 
 
 class ModelDrafter:
@@ -31,16 +34,26 @@ class ModelDrafter:
         self.chain: Final = TokenFusion([self.draft_kv])
         self.trees: Final = TreeDrafting(self.draft_kv, clock)
 
-    def draft(self, contexts: Listed[Context]) -> list[Draft]:
-        for context in contexts:
-            (self.chain if context.max_nodes else self.trees).remove(context.request_id)
-        found = self.trees.draft(context for context in contexts if context.max_nodes)
-        return found + self.chain.draft([(context, (self.name,)) for context in contexts if not context.max_nodes])
+    def begin(self, contexts: Listed[Context]) -> list[tuple[Drafting, DraftPart]]:
+        """Begin chains and trees; return what goes on with each."""
+        chained = [context for context in contexts if not context.max_nodes]
+        grown = [context for context in contexts if context.max_nodes]
+        for own, others in ((self.chain, grown), (self.trees, chained)):
+            for context in others:
+                own.remove(context.request_id)
+        parts: list[tuple[Drafting, DraftPart]] = []
+        if chained:
+            parts.append((self.chain, self.chain.begin((context, (self.name,)) for context in chained)))
+        if grown:
+            parts.append((self.trees, self.trees.begin(grown)))
+        return parts
 
-    @property
-    def guessed(self) -> int:
-        """Return the guesses, one behind the other, that the last drafts took."""
-        return max(self.trees.guessed, self.chain.guessed)
+    def draft(self, contexts: Listed[Context]) -> list[Draft]:
+        parts = self.begin(contexts)
+        for drafting, part in parts:
+            while not part.is_done:
+                drafting.go_on()
+        return [draft for _, part in parts for draft in part.drafts]
 
     @property
     def ahead(self) -> tuple[int, int]:

@@ -1,30 +1,37 @@
 """Grow trees of a model's guesses: each pass guesses from the likeliest open nodes of all trees, as many as pay.
 
 For a draft, a node is guessed from where its survival is worth a row of a step (`least_survival`), and a pass is made
-while what it may gain is worth the seconds by which it delays the step (`pace`), for the number of nodes that gains
-most. So a tree is one path where rows or wider passes cost, several where they do not, and it ends where it is no
-longer sure. A sequence of which nothing is known yet has no draft where that is not worth a pass to all that wait.
+while what it may gain is worth the seconds by which it delays the steps of all that wait (`pace`), for the number of
+nodes that gains most. So a tree is one path where rows or wider passes cost, several where they do not, and it ends
+where it is no longer sure. A sequence of which nothing is known yet has no draft where that is not worth a pass to all
+that wait. A batch that comes between two passes takes part in the next one, and leaves when none of its nodes pays.
 
-While a verdict is pending trees grow on for whatever it may be, in the passes that bring the most expected tokens a
-second, as long as these end before it or pay nevertheless. First choices go on in their parent's cache, others in a
-fork of it.
+While a verdict is pending trees grow on for whatever it may be: beside drafts, for as many nodes as are worth the
+seconds that they add to a pass, else in the passes that bring the most expected tokens a second, as long as these end
+before the verdict or pay nevertheless. First choices go on in their parent's cache, others in a fork of it.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from app.clock import SYSTEM, Clock
 from app.drafter.draft_kv import MAX_SEQUENCES, DraftKV
+from app.drafter.draft_steps import DraftPart
 from app.drafter.guess_tree import GuessTree
-from app.messages import Draft
 from app.stages.draft.protocol import Context
 from app.state import CachedSequence
 
 SURE_WEIGHT = 0.01  # of a guess that is behind right tokens in the mean confidence
 MOST_SECOND = 0.5  # chance of a second choice: at a higher price there is one path, and its guesses need one call
 Open = tuple[float, GuessTree, int]  # a node's survival, and where it is
+
+
+@dataclass(slots=True, eq=False)
+class TreePart(DraftPart):
+    trees: list[GuessTree] = field(default_factory=list)
 
 
 class TreeDrafting:
@@ -35,23 +42,41 @@ class TreeDrafting:
         self._clock = clock
         self.sureness = 1.0  # mean confidence of first choices behind right tokens
         self._trees: OrderedDict[str, GuessTree] = OrderedDict()
+        self._batches: list[TreePart] = []  # that are not done
         self.ahead_hits = self.ahead_misses = 0  # verdicts whose outcome was guessed from, and others
-        self.guessed = 0  # levels that the last call of `draft` guessed, one after the other
 
-    def draft(self, contexts: Iterable[Context]) -> list[Draft]:
+    def begin(self, contexts: Iterable[Context]) -> DraftPart:
         able = [c for c in contexts if len(c.tokens) + c.max_draft_tokens <= self._drafter.max_context]
-        trees = [self._start(context) for context in able]
-        self.guessed = 0
-        if not trees:
-            return []
-        while picked := self._pick(trees):
-            least = min(tree.context.least_survival for tree in trees)
-            depth = min(tree.context.max_draft_tokens - tree[node].depth for _, tree, node in picked)
-            self.guessed += self._guess(picked, depth if least >= MOST_SECOND else 1, least)
-        now_s = self._clock.perf_counter()
-        for tree in trees:
-            tree.until_s = now_s + tree.context.step_s
-        return [tree.draft(self._drafter.name) for tree in trees]
+        batch = TreePart(trees=[self._start(context) for context in able])
+        self._batches.append(batch)
+        return batch
+
+    @property
+    def level_s(self) -> float:
+        """Return the seconds of one more guess; 0 before any."""
+        return self._drafter.usual_level_s
+
+    def go_on(self, pending: Collection[str] = ()) -> None:
+        """End the batches of which no node pays, or else make a pass for all, and end those that need no more.
+
+        `pending`: requests whose verdict is expected; nodes behind it fill the pass.
+        """
+        picked = self._pick()
+        if self._end_without(picked):
+            return  # what is done waits for no pass
+        least = min(tree.context.least_survival for _, tree, _ in picked)
+        depth = min(tree.context.max_draft_tokens - tree[node].depth for _, tree, node in picked)
+        beside = [] if least >= MOST_SECOND else self._pick_beside(len(picked), pending)
+        levels = self._guess(picked, beside, depth if least >= MOST_SECOND else 1, least)
+        for batch in self._with(picked):
+            batch.levels += levels
+        self._end_without(self._pick())
+
+    def stop(self) -> None:
+        """End all batches without their trees."""
+        for batch in self._batches:
+            batch.is_done = True
+        self._batches = []
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
         """Make one pass for the rounds to come, if one pays."""
@@ -61,16 +86,16 @@ class TreeDrafting:
             return True
         picked = self._pick_ahead(trees)
         if picked:
-            self._guess(picked, 1, 0.0, in_spare_time=True)
+            self._guess([], picked, 1, 0.0)
         return bool(picked)
 
     def remove(self, request_id: str) -> None:
-        tree = self._trees.pop(request_id, None)
+        tree = self._take(request_id)
         if tree is not None:
             self._drafter.drop_forks(tree.caches.values())
 
     def _start(self, context: Context) -> GuessTree:
-        last = self._trees.pop(context.request_id, None)
+        last = self._take(context.request_id)
         tree = GuessTree(context)
         if last is not None:
             tree, cache = last.after(context)
@@ -86,24 +111,72 @@ class TreeDrafting:
             self.remove(next(iter(self._trees)))
         return tree
 
-    def _pick(self, trees: Listed[GuessTree]) -> list[Open]:
-        """Choose the likeliest nodes, for the number that gains most over its seconds, if any does."""
-        pace = sum(tree.context.pace for tree in trees)
+    def _take(self, request_id: str) -> GuessTree | None:
+        """Remove and return a tree, which no batch waits for any more."""
+        tree = self._trees.pop(request_id, None)
+        for batch in self._batches:
+            batch.trees = [own for own in batch.trees if own is not tree]
+        return tree
+
+    def _with(self, picked: Listed[Open]) -> list[TreePart]:
+        """List the batches that have one of these nodes."""
+        trees = {id(tree) for _, tree, _ in picked}
+        return [batch for batch in self._batches if not trees.isdisjoint(map(id, batch.trees))]
+
+    def _end_without(self, picked: Listed[Open]) -> bool:
+        """End the batches that have none of these nodes; tell whether there are any, or no batch is left."""
+        going_on = self._with(picked)
+        ended = [batch for batch in self._batches if batch not in going_on]
+        for batch in ended:
+            for tree in batch.trees:
+                tree.until_s = self._clock.perf_counter() + tree.context.step_s
+            batch.drafts = [tree.draft(self._drafter.name) for tree in batch.trees if not tree.is_stale]
+            batch.is_done = True
+        self._batches = going_on
+        return bool(ended) or not going_on
+
+    def _pick(self) -> list[Open]:
+        """Choose the likeliest nodes of all batches, for the number that gains most over its seconds, if any does."""
+        trees, pace = self._waiting()
         read = [tree for tree in trees if not self._is_unread(tree) or self._is_worth_reading(tree, pace)]
         nodes = _sorted((tree[node].survival, tree, node) for tree in read for node in tree.open())
-        best, most, gain = 0, 0.0, 0.0
-        for count, (survival, tree, _) in enumerate(nodes, start=1):
-            gain += survival * self.sureness - tree.context.least_survival
-            worth = gain - pace * self._drafter.level_s(count)
+        gains = [survival * self.sureness - tree.context.least_survival for survival, tree, _ in nodes]
+        return nodes[: self._best(gains, pace)]
+
+    def _pick_beside(self, rows: int, pending: Collection[str]) -> list[Open]:
+        """Choose the likeliest nodes behind pending verdicts, for the number that gains most over the seconds that it
+        adds to a pass of so many rows.
+        """
+        waiting, pace = self._waiting()
+        drafted = {tree.context.request_id for tree in waiting}
+        trees = [tree for one in pending if one not in drafted and (tree := self._trees.get(one)) is not None]
+        # Behind a root that is not guessed from, several tokens may be unread.
+        nodes = self._ahead([tree for tree in trees if not tree[0].is_open], rows)
+        return nodes[: self._best([survival * self.sureness for survival, _, _ in nodes], pace, rows)]
+
+    def _best(self, gains: Listed[float], pace: float, rows: int = 0) -> int:
+        """Return how many nodes gain most over the seconds that they add to a pass of so many rows; 0 if none pays."""
+        base_s, best, most = self._drafter.level_s(rows) if rows else 0.0, 0, 0.0
+        for count, gain in enumerate(accumulate(gains), start=1):
+            worth = gain - pace * (self._drafter.level_s(rows + count) - base_s)
             if worth > most:
                 best, most = count, worth
-        return nodes[:best]
+        return best
+
+    def _waiting(self) -> tuple[list[GuessTree], float]:
+        """Return the trees that are waited for, and the tokens a second that they lose meanwhile."""
+        trees = [tree for batch in self._batches for tree in batch.trees if not tree.is_stale]
+        return trees, sum(tree.context.pace for tree in trees)
+
+    def _ahead(self, trees: Listed[GuessTree], rows: int = 0) -> list[Open]:
+        """List the likeliest nodes to guess from for later drafts, in a pass that has so many rows."""
+        nodes = _sorted((tree[node].survival, tree, node) for tree in trees for node in tree.open_ahead())
+        most = max(rows + len(trees), 2 * self._drafter.most_rows)  # what a wider pass takes is not known yet
+        return nodes[: most - rows]
 
     def _pick_ahead(self, trees: Listed[GuessTree]) -> list[Open]:
         """Choose the likeliest nodes, for the number of most expected tokens a second."""
-        nodes = _sorted((tree[node].survival, tree, node) for tree in trees for node in tree.open_ahead())
-        drafter, now_s = self._drafter, self._clock.perf_counter()
-        del nodes[max(len(trees), 2 * drafter.most_rows) :]  # what a wider pass takes is not known yet
+        nodes, drafter, now_s = self._ahead(trees), self._drafter, self._clock.perf_counter()
         gains = [*accumulate(survival * self.sureness for survival, _, _ in nodes)]
         took_s = [drafter.level_s(count) for count in range(1, 1 + len(nodes))]
         if not nodes or not all(took_s):
@@ -134,19 +207,23 @@ class TreeDrafting:
                 return True
         return False
 
-    def _guess(self, picked: list[Open], depth: int, least: float, *, in_spare_time: bool = False) -> int:
-        """Guess from these nodes; return the levels guessed."""
+    def _guess(self, picked: list[Open], ahead: list[Open], depth: int, least: float) -> int:
+        """Guess from these nodes, those `ahead` as memory allows; return the levels guessed."""
+        picked, first = picked + ahead, {id(tree) for _, tree, _ in picked}
         works = [(tree, node, cache) for _, tree, node in picked if (cache := self._cache(tree, node)) is not None]
         for _, tree, node in picked:
             tree[node].is_open = False
         caches = [cache for _, _, cache in works]
-        found = self._drafter.guess_behind(caches, depth, least, in_spare_time=in_spare_time)
+        spare = sum(id(tree) not in first for tree, _, _ in works)
+        found = self._drafter.guess_behind(caches, depth, least, spare=spare)
         for (tree, node, cache), guesses in zip(works, found, strict=True):
             survival = tree[node].survival
             for guess in guesses:
                 self.sureness += SURE_WEIGHT * survival * (guess.confidence - self.sureness)
                 survival *= guess.confidence
             tree.extend(node, guesses, cache)
+            if not guesses and all(cache is not own for own in tree.caches.values()):
+                self._drafter.drop_forks([cache])
             if len(guesses) > 1:
                 self._drafter.append(cache, [guess.token for guess in guesses])
         return max(map(len, found), default=0) or 1

@@ -14,8 +14,8 @@ from app.mean_error import MeanError
 
 DECAY = 0.9  # of the past at a new observation
 MAX_RATIO = 8.0  # largest drift of the machine's pace from the measurement, either way
-SHAPE = 40.0  # steps that the belief counts for that steps of all sizes slow down alike,
-ROUGH_SHAPE = 4.0  # where they were timed beside other work, which slows steps of many rows down most
+SHAPE = 40.0  # steps that the belief counts for that steps of all sizes slow down alike
+ROUGH_SHAPE = 4.0  # the same where they were timed beside other work, which slows steps of many rows down most
 TABLE_ROWS = 2048  # rows looked up; beyond them computed
 
 
@@ -72,10 +72,7 @@ class StepCosts:
         logits_s: float = 0.0,
         is_rough: bool = False,
     ) -> None:
-        """`points`: seconds by rows with their logits; `logits_s`: the logits' part of a further row's seconds.
-
-        `is_rough`: other work may have run beside the measurement.
-        """
+        """`points`: seconds by rows with logits; `logits_s`: their part of a row; `is_rough`: see ROUGH_SHAPE."""
         if not points or min(points) < 1 or not all(0.0 < seconds < float("inf") for seconds in points.values()):
             raise ValueError("a cost table needs measured points: rows >= 1, seconds > 0")
         if not all(0.0 <= seconds < float("inf") for seconds in reading) or reading.share > 1.0:
@@ -93,11 +90,7 @@ class StepCosts:
         self._slowdowns: dict[int, float] = {}  # by split, before any step under it
         self._reading = reading
         self._logits_s = logits_s
-        self._is_rough = is_rough
-
-    @property
-    def is_rough(self) -> bool:
-        return self._is_rough
+        self.is_rough = is_rough
 
     @property
     def ratio(self) -> float:
@@ -177,7 +170,7 @@ class StepCosts:
     def take_over(self, measured: Self) -> None:
         """Replace the measurement, and what was learned since."""
         self._points, self._table, self._row_s = measured._points, measured._table, measured._row_s
-        self._reading, self._logits_s, self._is_rough = measured._reading, measured._logits_s, measured._is_rough
+        self._reading, self._logits_s, self.is_rough = measured._reading, measured._logits_s, measured.is_rough
         self._paces = {0: _Pace()}
         self.use(self._split)
 
@@ -190,7 +183,7 @@ class StepCosts:
                 "reading_ratio": self.reading_ratio,
                 "row_ratio": self.row_ratio,
                 "logits_s": self._logits_s,
-                "is_rough": self._is_rough,
+                "is_rough": self.is_rough,
             }
         )
 
@@ -221,7 +214,7 @@ class StepCosts:
         new = (first * first, first * others, others * others, first * (1.0 + seen), others * (1.0 + seen))
         pace.seen = [DECAY * old + value for old, value in zip(pace.seen, new, strict=True)]
         ff, fo, oo, fy, oy = pace.seen
-        shape = (ROUGH_SHAPE if self._is_rough else SHAPE) * first**2  # in the units of the sums
+        shape = (ROUGH_SHAPE if self.is_rough else SHAPE) * first**2  # in the units of the sums
         ff, fo, oo = ff + shape * self.row_ratio**2, fo - shape * self.row_ratio, oo + shape
         whole = ff * oo - fo * fo
         ratio, slope = (fy * oo - oy * fo) / whole, (oy * ff - fy * fo) / whole

@@ -50,7 +50,13 @@ class Fuser:
 
     def collect(self, now_s: float) -> list[tuple[str, TreeMessage]]:
         """Close every round that is complete or due; return (verifier's mailbox, tree) of each."""
-        rounds = self._rounds.close_ready(now_s, self._sharing.is_done)
+        return self._close(self._rounds.close_ready(now_s, self._sharing.is_done))
+
+    def finish(self, jobs: Iterable[DraftJob]) -> list[tuple[str, TreeMessage]]:
+        """Close the rounds of these jobs as they are."""
+        return self._close(self._rounds.close(jobs))
+
+    def _close(self, rounds: list[FuseRound]) -> list[tuple[str, TreeMessage]]:
         for r in rounds:
             if r.job.sharing:
                 r.drafts.update({draft.drafter: draft for draft in self._sharing.close(r.job)})

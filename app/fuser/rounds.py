@@ -66,6 +66,13 @@ class FuseRounds:
             del self._open[closed.job.request_id]
         return ready
 
+    def close(self, jobs: Iterable[DraftJob]) -> list[FuseRound]:
+        """Close the rounds of these jobs, complete or not; a round in place of one stays."""
+        found = [r for job in jobs if (r := self._open.get(job.request_id)) is not None and r.job is job]
+        for closed in found:
+            del self._open[closed.job.request_id]
+        return found
+
     def remove(self, request_id: str) -> None:
         self._open.pop(request_id, None)
 

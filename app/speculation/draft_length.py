@@ -119,8 +119,8 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float,
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN; that is
     nothing where the costs are rough, since only steps of several rows correct them. Where no drafts are asked for
     (`unseen`), the chance is at least that of a new sequence of a new tenant, since texts may have come that the
-    drafters know. Those take part whose text is read within `draft_s`, what drafting takes, or else
-    the first to be read.
+    drafters know. Those take part whose text is read within `draft_s`, what drafting takes, or else the first to be
+    read.
     """
     size = len(candidates)
     rows_s = costs.seconds(size) if costs.is_rough else costs.seconds((1 + TRIAL_TOKENS) * size)

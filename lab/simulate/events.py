@@ -44,7 +44,8 @@ class Machine:
     alarm: int = -1  # the event that wakes it next; others are stale
     cores: Cores = field(default_factory=Cores)
     since_s: float = 0.0  # when the first of its mail came
-    calls_s: float = 0.0  # after its work, in which it takes no mail: round trips to a store elsewhere
+    calls_s: float = 0.0  # after work with mail, in which it takes no more: round trips to a store elsewhere
+    resting_s: float = 0.0  # of these, after the last work
 
 
 class Link(NamedTuple):
@@ -80,6 +81,7 @@ class Network:
         self._hop_s = hop_s
         self._wires = wires or {}
         self._sender = ""  # the machine at work
+        self._has_sent = False  # that machine, in this work
         self._events: list[tuple[float, int, int, str, Any]] = []
         self._order = count()
 
@@ -88,6 +90,7 @@ class Network:
 
     def send(self, to: str, message: Any, at_s: float, hop_s: float | None = None) -> None:
         """Send a message that leaves at `at_s` and arrives `hop_s` later (None: as the network has it)."""
+        self._has_sent = True
         if hop_s is None and self._wires:
             ways = [(way, name) for way, name in (("up", self._sender), ("down", to)) if name in self._wires]
             self._push(at_s, CARRY, to, (message, ways))
@@ -104,7 +107,7 @@ class Network:
             elif kind == DELIVER:
                 machine.since_s = machine.since_s if machine.mail else self.now_s
                 machine.mail.append(message)
-                ready_s = machine.clock.now_s + machine.calls_s
+                ready_s = machine.clock.now_s + machine.resting_s
                 self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
             elif number == machine.alarm and machine.cores.free_s > self.now_s:
                 self._wake(machine, machine.cores.free_s)
@@ -126,14 +129,15 @@ class Network:
         clock = machine.clock
         self._sender = machine.name
         clock.now_s = max(clock.now_s, self.now_s)
-        mail, machine.mail = machine.mail, []
+        mail, machine.mail, self._has_sent = machine.mail, [], False
         wait_s = machine.handle(mail)
+        machine.resting_s = machine.calls_s if mail or self._has_sent else 0.0
         clock.rest()
         machine.cores.take(clock.now_s)
         machine.busy_s += clock.now_s - self.now_s
         machine.alarm = -1
         if wait_s is not None:
-            self._wake(machine, clock.now_s + max(wait_s, machine.calls_s / 2.0))
+            self._wake(machine, clock.now_s + max(wait_s, machine.resting_s / 2.0))
 
     def _wake(self, machine: Machine, at_s: float) -> None:
         machine.alarm = next(self._order)

@@ -12,7 +12,7 @@ from app.config import Settings
 from app.drafter.drafter import in_time
 from app.load import Load, MailboxLoad
 from app.messages import FUSE, DraftJob, ToDrafter, ToFuser, ToVerifier, TreeMessage
-from app.pipeline import draft_and_fuse, draft_here, gather_and_fuse
+from app.pipeline import begin_drafts, draft_and_fuse, draft_here, gather_and_fuse, go_on_drafting
 from app.policy import Policy
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.jobs import jobs_by_mailbox
@@ -196,18 +196,19 @@ def _add_node(world: World, names: tuple[str, ...], cores: Cores) -> None:
     world.nodes[mailbox] = names
 
     def handle(mail: list[ToDrafter]) -> float | None:
-        if not mail and segment.has_ahead:
+        if not mail and not segment.is_drafting:
             segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = in_time((job for message in mail for job in message.jobs), clock.time())
         clock.run("mail", world.setting.mail_s * bool(mail) + world.setting.jobs_s * bool(jobs))
         clock.rest()
-        drafts, trees = draft_and_fuse(segment, fuser, jobs)
+        begin_drafts(segment, fuser, jobs)
+        drafts, trees = go_on_drafting(segment, fuser)
         _send_trees(world, trees, clock.time())
         guesses = segment.guess(path for message in mail for path in message.paths)
         if drafts or guesses:
             world.network.send(FUSE, ToFuser(drafts=tuple(drafts), guesses=tuple(guesses)), clock.time())
-        return 0.0 if segment.has_ahead else None
+        return 0.0 if segment.is_drafting or segment.has_ahead else None
 
     calls_s = 4.0 * world.setting.hop_s if world.setting.is_hub else 0.0  # to post, and to take what waits
     world.network.add(Machine(mailbox, clock, handle, cores=cores, calls_s=calls_s))

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from celery.worker import state as worker_state
+
 from app.assembly.devices import on_another_device
 from app.assembly.drafter import build_drafter_node, build_drafters
 from app.assembly.fuser import build_fuser
@@ -10,7 +12,7 @@ from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
 from app.messages import FUSE, DraftJob, SharedPath, ToDrafter, ToFuser, mailbox_of
-from app.pipeline import draft_and_fuse
+from app.pipeline import begin_drafts, go_on_drafting
 from workers.deployment import Deployment, trees_by_mailbox
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
@@ -51,11 +53,14 @@ def serve(
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
 
     def handle(messages: list[ToDrafter]) -> float | None:
-        """Draft the jobs; without mail run one step ahead: mail waits for one step at most."""
+        """Begin what was asked for, and make a pass of all that is under way, or else one ahead: mail waits for a pass
+        at most, but for prompts that it reads.
+        """
         follow()
-        if not messages and segment.has_ahead:
+        if not messages and not segment.is_drafting:
             heartbeat.mark_idle()
-            segment.run_ahead()
+            if segment.has_ahead:
+                segment.run_ahead()
             return 0.0 if segment.has_ahead else None
         jobs = [
             job for message in messages for job in message.jobs if _is_readable(job, deployment.tokenizer.vocab_size)
@@ -66,14 +71,18 @@ def serve(
             for path in message.paths
             if _is_readable(path, deployment.tokenizer.vocab_size)
         ]
-        at_work = {job.request_id for job in jobs if not job.is_last}
-        heartbeat.working_on(at_work.union(path.request_id for path in paths))
-        drafts, trees = draft_and_fuse(segment, fuser, in_time(jobs, time.time()))
+        begin_drafts(segment, fuser, in_time(jobs, time.time()))
+        drafts, trees = go_on_drafting(segment, fuser)
+        while worker_state.should_stop is not None and segment.is_drafting:
+            more, fused = go_on_drafting(segment, fuser)
+            drafts, trees = drafts + more, trees + fused
+        answered = {*(draft.request_id for draft in drafts), *(tree.request_id for _, tree in trees)}
+        heartbeat.working_on(answered.union(path.request_id for path in paths))  # one span a draft, its last pass
         deployment.post_all(trees_by_mailbox(trees))
         guesses = segment.guess(paths)
         if drafts or guesses:
             deployment.post(FUSE, [ToFuser(drafts=tuple(drafts), guesses=tuple(guesses))])
-        return 0.0 if segment.has_ahead else None
+        return 0.0 if segment.is_drafting or segment.has_ahead else None
 
     doorbells = {mailbox: lambda: consume_mailbox(deployment, heartbeat, mailbox, ToDrafter, handle)}
     return RoleService(heartbeat, doorbells, [deployment.exchange_stats(deployment.counters)])

@@ -67,13 +67,11 @@ def measured(
         STARTING.info("warming up: timing steps")
         if device != "cpu":
             costs = measure_gpu_costs(runner, vocab_size, longest_tokens(context_tokens, settings))
-            kept = check_exactness(runner, vocab_size), costs
         elif in_full:
             costs = measure_costs(runner, vocab_size, context_tokens)
-            kept = check_exactness(runner, vocab_size), costs
         else:
             costs = measure_costs(runner, vocab_size, context_tokens, FIRST_ROWS, FIRST_PASSES, is_rough=True)
-            kept = None, costs
+        kept = None if costs.is_rough else check_exactness(runner, vocab_size), costs
         _keep(file, *kept)
     exactness, costs = kept
     if exactness is not None:

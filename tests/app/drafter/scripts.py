@@ -2,6 +2,7 @@
 
 from random import Random
 
+from app.drafter.token_fusion import Ask, TokenFusion
 from app.messages import Draft
 from app.request import Sampling
 from app.stages.draft.protocol import Context
@@ -37,3 +38,10 @@ def chain(draft: Draft) -> list[int]:
         node = draft.parents.index(node) + 1
         found.append(draft.tokens[node - 1])
     return found
+
+
+def drafts_of(fusion: TokenFusion, asks: list[Ask]) -> list[Draft]:
+    part = fusion.begin(asks)
+    while not part.is_done:
+        fusion.go_on()
+    return part.drafts

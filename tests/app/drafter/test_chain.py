@@ -5,12 +5,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.drafter.model import ModelDrafter
+from app.messages import Draft
+from app.stages.draft.protocol import Context
 from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
 from tests.fakes import ScriptedGuesser
 
 
 def drafter_of(model: ScriptedGuesser) -> ModelDrafter:
     return ModelDrafter("a", model, 100)
+
+
+def drafted(one: ModelDrafter, asked: Context) -> tuple[list[Draft], int]:
+    """Draft to the end; return the drafts, and the levels that they took."""
+    ((chain, part),) = one.begin([asked])
+    while not part.is_done:
+        chain.go_on()
+    return part.drafts, part.levels
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -35,9 +45,9 @@ def test_a_hit_answers_without_calling_the_model():
     while one.chain.run_ahead(["r"]):
         pass
     model.calls.clear()
-    (draft,) = one.draft([context([8, 9, 10, 11, 12], depth=3)])  # 9, 10, 11 were right, and 12 the target's
+    (draft,), levels = drafted(one, context([8, 9, 10, 11, 12], depth=3))  # 9, 10, 11 were right, 12 the target's
     assert draft == drafter_of(steady(1)).draft([context([8, 9, 10, 11, 12], depth=3)])[0]
-    assert model.calls == [] and one.chain.guessed == 0
+    assert model.calls == [] and levels == 0
     assert (one.chain.ahead_hits, one.chain.ahead_misses) == (1, 0)
 
 
@@ -48,9 +58,9 @@ def test_only_the_missing_depth_is_computed():
     one.chain.run_ahead(["r"])
     one.chain.run_ahead(["r"])
     model.rows = 0
-    (draft,) = one.draft([context([8, 9, 10, 11, 12], depth=3)])
+    (draft,), levels = drafted(one, context([8, 9, 10, 11, 12], depth=3))
     assert draft.tokens == (13, 14, 15)
-    assert one.chain.guessed == 2, "what its time is that of"
+    assert levels == 2, "what its time is that of"
     assert model.rows == 2, "13 was there; it and 14 are read to guess 14 and 15"
 
 

@@ -196,8 +196,10 @@ def test_a_tree_ends_where_a_level_is_not_worth_its_seconds(pace: float, levels:
     one.draft([context([8], 2, 32, request="first")])  # shows what a level takes
     one.trees.sureness = 0.6
     before = clock.now_s
-    one.draft([context([8], 6, 64, least=0.02, pace=pace)])
-    assert (clock.now_s - before, one.guessed) == (levels, levels)
+    ((trees, part),) = one.begin([context([8], 6, 64, least=0.02, pace=pace)])
+    while not part.is_done:
+        trees.go_on()
+    assert (clock.now_s - before, part.levels) == (levels, levels)
 
 
 def test_as_many_branches_as_are_worth_the_wider_level() -> None:
@@ -240,7 +242,7 @@ def test_a_report_counts_all_seconds_where_one_more_guess_is_not_known_of_all_mo
     for length in (1, 4):
         began_s = clock.now_s
         job = replace(fakes.draft_job("r", [*range(1, 1 + length)], ("a", "b")), max_draft_tokens=3, max_nodes=3)
-        draft, _ = node.draft([job])
+        draft, _ = fakes.drafts_by(node, [job])
         assert draft.report is not None and draft.report.guess_s == clock.now_s - began_s > 0.0
 
 
@@ -252,6 +254,6 @@ def test_a_report_counts_what_one_more_guess_takes() -> None:
     for length in (1, 4):
         model.first_s = 9.0
         job = replace(fakes.draft_job("r", [*range(1, 1 + length)], ("a",)), max_draft_tokens=3, max_nodes=3)
-        (draft,) = node.draft([job])
+        (draft,) = fakes.drafts_by(node, [job])
         assert draft.report is not None
         assert draft.report.guess_s == draft.report.guessed > 1

@@ -9,7 +9,7 @@ from app.messages import LEAST_SURVIVAL, Draft
 from app.stages.draft.protocol import Context
 from app.stages.fuse import fuse
 from app.state import Guess, Tree
-from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
+from tests.app.drafter.scripts import TOKENS, chain, context, drafts_of, erratic, steady
 from tests.fakes import VOCAB, ScriptedGuesser
 from tests.records import draft_job
 
@@ -27,7 +27,7 @@ def test_all_go_on_from_the_most_confident_token():
     """Each drafter is sure where the other is not: `a` after an even token, `b` after an odd one."""
     a = ScriptedGuesser(lambda read: Guess(read[-1] + 1, 0.9 if read[-1] % 2 == 0 else 0.3, 0, 0.0))
     b = ScriptedGuesser(lambda read: Guess(read[-1] + 3, 0.3 if read[-1] % 2 == 0 else 0.9, 0, 0.0))
-    (from_a, from_b) = fusion(a=a, b=b).draft([(context([8]), ("a", "b"))])
+    (from_a, from_b) = drafts_of(fusion(a=a, b=b), [(context([8]), ("a", "b"))])
     assert (from_a.drafter, from_b.drafter) == ("a", "b")
     assert a.rows == b.rows == 1 + 3, "each read the prefix and then every shared token but the last, once"
     tree = fused([from_a, from_b], context([8]))
@@ -37,7 +37,7 @@ def test_all_go_on_from_the_most_confident_token():
 
 def test_a_losing_guess_is_a_leaf_in_its_drafters_name():
     sure, unsure = steady(1, 0.8), steady(2, 0.3)
-    drafts = fusion(a=sure, b=unsure).draft([(context([8], depth=3), ("a", "b"))])
+    drafts = drafts_of(fusion(a=sure, b=unsure), [(context([8], depth=3), ("a", "b"))])
     assert drafts[0].borrowed == () and drafts[0].tokens == (9, 10, 11)
     assert own_ways(drafts[1]) == {(10,), (9, 11), (9, 10, 12)}, "the path's nodes are borrowed, not its own"
     tree = fused(drafts, context([8], depth=3))
@@ -46,16 +46,17 @@ def test_a_losing_guess_is_a_leaf_in_its_drafters_name():
 
 
 def test_a_token_guessed_by_two_survives_more():
-    together = fusion(a=steady(1, 0.6), b=steady(1, 0.5)).draft([(context(), ("a", "b"))])
-    alone = fusion(a=steady(1, 0.6)).draft([(context(), ("a",))])
+    together = drafts_of(fusion(a=steady(1, 0.6), b=steady(1, 0.5)), [(context(), ("a", "b"))])
+    alone = drafts_of(fusion(a=steady(1, 0.6)), [(context(), ("a",))])
     tree, lone = fused(together, context()), fused(alone, context())
     assert set(tree.proposers[0]) == {"a", "b"}
     assert tree.survival[0] > lone.survival[0]
 
 
 def test_a_second_best_that_wins_counts_as_an_opinion():
-    drafts = fusion(a=steady(1, 0.9), b=steady(2, 0.5, second=9, second_confidence=0.2)).draft(
-        [(context([8], depth=1), ("a", "b"))]
+    drafts = drafts_of(
+        fusion(a=steady(1, 0.9), b=steady(2, 0.5, second=9, second_confidence=0.2)),
+        [(context([8], depth=1), ("a", "b"))],
     )
     assert drafts[1].borrowed == ()
     assert dict(zip(drafts[1].tokens, drafts[1].confidences, strict=True)) == {9: 0.2, 10: 0.5}
@@ -64,16 +65,16 @@ def test_a_second_best_that_wins_counts_as_an_opinion():
 def test_only_drafters_that_are_asked_take_part():
     a, b = steady(1), steady(2)
     one = fusion(a=a, b=b)
-    drafts = one.draft([(context(request_id="r"), ("a",)), (context(request_id="s"), ("a", "b", "lookup"))])
+    drafts = drafts_of(one, [(context(request_id="r"), ("a",)), (context(request_id="s"), ("a", "b", "lookup"))])
     assert [(draft.request_id, draft.drafter) for draft in drafts] == [("r", "a"), ("s", "a"), ("s", "b")]
-    assert one.draft([(context(), ("lookup",))]) == []
+    assert drafts_of(one, [(context(), ("lookup",))]) == []
 
 
 def test_a_drafter_without_memory_leaves_the_others_drafting():
     full = steady(2, 0.99)
     full.is_full = True
     one = fusion(a=steady(1), b=full)
-    (draft,) = one.draft([(context([8]), ("a", "b"))])
+    (draft,) = drafts_of(one, [(context([8]), ("a", "b"))])
     assert draft.drafter == "a" and draft.tokens == (9, 10, 11, 12)
 
 
@@ -82,12 +83,12 @@ def test_a_drafter_that_overflows_leaves_the_others_drafting():
         raise ArithmeticError("not finite")
 
     one = fusion(a=steady(1), b=ScriptedGuesser(overflow))
-    (draft,) = one.draft([(context([8]), ("a", "b"))])
+    (draft,) = drafts_of(one, [(context([8]), ("a", "b"))])
     assert draft.drafter == "a" and draft.tokens == (9, 10, 11, 12)
 
 
 def test_a_path_ends_when_it_became_unlikely():
-    drafts = fusion(a=steady(1, 0.2), b=steady(2, 0.1)).draft([(context(depth=20), ("a", "b"))])
+    drafts = drafts_of(fusion(a=steady(1, 0.2), b=steady(2, 0.1)), [(context(depth=20), ("a", "b"))])
     steps = next(n for n in range(1, 20) if 0.2**n < LEAST_SURVIVAL)
     assert max(len(way) for draft in drafts for way in ways(draft.tokens, draft.parents)) == steps
 
@@ -104,8 +105,8 @@ def test_a_history_changes_no_draft(count, seed, data):
     for _ in range(data.draw(st.integers(1, 6))):
         names = data.draw(st.sets(st.sampled_from(sorted(models())), min_size=1))
         asked = context(tokens, data.draw(st.integers(1, 4)))
-        drafts = one.draft([(asked, names)])
-        assert drafts == fusion(**models()).draft([(asked, names)])
+        drafts = drafts_of(one, [(asked, names)])
+        assert drafts == drafts_of(fusion(**models()), [(asked, names)])
         for _ in range(data.draw(st.sampled_from([0, 0, 1, 12]))):
             one.run_ahead(["r"])
         right = data.draw(st.sampled_from([[], chain(drafts[0])[:1], chain(drafts[0])]))
@@ -115,11 +116,11 @@ def test_a_history_changes_no_draft(count, seed, data):
 def test_shared_paths_are_run_ahead_on_together():
     a, b = steady(1, 0.9), steady(2, 0.5)
     one = fusion(a=a, b=b)
-    one.draft([(context([8], depth=2), ("a", "b"))])
+    drafts_of(one, [(context([8], depth=2), ("a", "b"))])
     while one.run_ahead(["r"]):
         pass
     a.calls.clear(), b.calls.clear()
-    drafts = one.draft([(context([8, 9, 10, 11], depth=2), ("a", "b"))])
+    drafts = drafts_of(one, [(context([8, 9, 10, 11], depth=2), ("a", "b"))])
     assert a.calls == b.calls == [] and one.ahead_hits == 1
     assert path(fused(drafts, context([8, 9, 10, 11], depth=2))) == [12, 13]
 

@@ -16,7 +16,7 @@ from app.fuser.fuser import Fuser
 from app.fuser.token_sharing import LEAST_WAIT_S, TokenSharing
 from app.messages import Draft, DraftJob, SharedPath, TokenGuess
 from app.state import Guess
-from tests.app.drafter.scripts import TOKENS, chain, context, erratic, steady
+from tests.app.drafter.scripts import TOKENS, chain, context, drafts_of, erratic, steady
 from tests.fakes import VOCAB, ScriptedGuesser, draft_job
 
 
@@ -75,7 +75,7 @@ def test_nodes_draft_as_one_process_would(count, seed, data):
         depth = data.draw(st.integers(1, 5))
         fresh = {name: DraftKV(name, erratic(seed + i), 100) for i, name in enumerate(names)}
         alone = TokenFusion(fresh.values())
-        expected = alone.draft([(context(tokens, depth), asked)])
+        expected = drafts_of(alone, [(context(tokens, depth), asked)])
         assert cluster.draft(job_for(tokens, asked, depth), tokens, Random(data.draw(st.integers()))) == expected
         right = data.draw(st.sampled_from([[], chain(expected[0])[:1], chain(expected[0])]))
         tokens = [*tokens, *right, data.draw(st.integers(0, 4))]

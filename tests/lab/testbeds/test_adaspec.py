@@ -11,6 +11,7 @@ from app.state import NO_TREE, BatchEntry, CachedSequence, Guess
 from lab.simulate.log import DrafterLog, Text
 from lab.simulate.models import SimClock
 from lab.testbeds.adaspec import AdaSpecGuesser
+from tests import fakes
 from tests.fakes import draft_job
 
 TOKENS = tuple(range(100, 120))
@@ -83,7 +84,7 @@ def round_of(own: AdaSpecGuesser, rooms: list[int], known: int) -> list[int]:
     node = DrafterNode([ModelDrafter("one", own, 1000)], lambda _: None, "n")
     jobs = [draft_job(f"{i}.0", [1, *TOKENS[:known]], ("one",)) for i in range(len(rooms))]
     jobs = [replace(job, max_draft_tokens=room) for job, room in zip(jobs, rooms, strict=True)]
-    found = {draft.request_id: len(draft.tokens) for draft in node.draft(jobs)}
+    found = {draft.request_id: len(draft.tokens) for draft in fakes.drafts_by(node, jobs)}
     return [found.get(f"{i}.0", 0) for i in range(len(rooms))]
 
 
