@@ -141,7 +141,7 @@ class Heartbeat(threading.Thread):
                 log.exception("a heartbeat failed")
 
     def _try(self, beat: Callable[[], None]) -> None:
-        """Let an error end neither the heartbeat nor what comes after. Raises StoreUnavailable: that needs it, too."""
+        """Let an error end neither the heartbeat nor what comes after. Raises StoreUnavailable."""
         try:
             beat()
         except StoreUnavailable:

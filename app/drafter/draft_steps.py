@@ -11,7 +11,7 @@ MIN_SECOND = 0.15  # least confidence of a second-best guess off the path
 
 @dataclass(slots=True, eq=False)
 class DraftPart:
-    """A drafter's part of a batch of jobs."""
+    """A drafter's part of a batch of jobs. Who marks it done before it is ends it without drafts."""
 
     drafts: list[Draft] = field(default_factory=list)  # once it is done
     levels: int = 0  # guesses so far, one after the other; those guessed ahead are left out

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class JobBatch:
-    """Jobs that came at once, their drafts, and the models' parts that come to these at the end."""
+    """Jobs that came at once, their drafts, and the models' parts, whose drafts are added at the end."""
 
     jobs: list[DraftJob]
     drafts: list[Draft]
@@ -31,8 +31,11 @@ class JobBatch:
     read: int  # tokens so far, by all models, when it began
     read_s: float
 
-    def left(self) -> list[Drafting]:
+    def unfinished(self) -> list[Drafting]:
         return [drafting for drafting, part in self.parts if not part.is_done]
+
+    def is_late(self, now_s: float) -> bool:
+        return all(job.due_s <= now_s for job in self.jobs)
 
 
 class DrafterNode:
@@ -57,7 +60,7 @@ class DrafterNode:
             *fused,
             *(model for name, model in self._models.items() if name not in self._fused),
         ]
-        self._pending: set[str] = set()  # sequences to run ahead on
+        self._pending: dict[str, None] = {}  # sequences to run ahead on, in order
         self._batches: list[JobBatch] = []  # under way, in order
 
     def begin(self, jobs: Iterable[DraftJob]) -> None:
@@ -71,7 +74,9 @@ class DrafterNode:
         contexts = []
         for job in jobs:
             runs_ahead = job.step_s > 0.0 and not job.is_last and not job.sharing
-            (self._pending.add if runs_ahead else self._pending.discard)(job.request_id)
+            self._pending.pop(job.request_id, None)
+            if runs_ahead:
+                self._pending[job.request_id] = None
             context = self._replicas.update(job)
             if job.is_last:
                 self._remove(job.request_id)
@@ -87,26 +92,43 @@ class DrafterNode:
             wanted = [context for context, names in contexts if drafter.name in names]
             if not wanted or drafter.name in self._fused:
                 continue
-            if isinstance(drafter, ModelDrafter):
-                parts += drafter.begin(wanted)
-            else:
-                drafts += drafter.draft(wanted)
+            try:
+                if isinstance(drafter, ModelDrafter):
+                    parts += drafter.begin(wanted)
+                else:
+                    drafts += drafter.draft(wanted)
+            except Exception:  # what others draft must not be lost
+                log.exception("drafter %s failed", drafter.name)
         self._batches.append(JobBatch(jobs, drafts, parts, len(contexts), *began))
 
     @property
     def is_drafting(self) -> bool:
         return bool(self._batches)
 
+    @property
+    def waiting(self) -> int:
+        """Return how many batches are under way. For any thread."""
+        return len(self._batches)
+
+    def drop_late(self, now_s: float) -> None:
+        """End batches of which all jobs are past due, so that a late drafter can catch up. `now_s`: wall clock."""
+        for batch in self._batches:
+            if batch.is_late(now_s):
+                for _, part in batch.parts:
+                    part.is_done = True
+
     def go_on(self) -> list[JobBatch]:
-        """Return what is done, or else make a pass of one model."""
-        drafting = next((drafting for batch in self._batches for drafting in batch.left()), None)
-        if drafting is not None and all(batch.left() for batch in self._batches):
+        """Make a pass, unless a batch is done already; return the batches that are done."""
+        drafting = next((drafting for batch in self._batches for drafting in batch.unfinished()), None)
+        if drafting is not None and all(batch.unfinished() for batch in self._batches):
             try:
                 drafting.go_on(self._pending)
             except Exception:  # what others draft must not be lost
                 log.exception("a pass of a drafter failed")
-                drafting.stop()
-        done = [batch for batch in self._batches if not batch.left()]
+                for batch in self._batches:
+                    for own, part in batch.parts:
+                        part.is_done |= own is drafting
+        done = [batch for batch in self._batches if not batch.unfinished()]
         self._batches = [batch for batch in self._batches if batch not in done]
         for batch in done:
             self._end(batch)
@@ -123,7 +145,7 @@ class DrafterNode:
         took_s = max(0.0, self._clock.perf_counter() - batch.began_s - read_s)
         levels_s = [part.levels * drafting.level_s for drafting, part in batch.parts]
         report = DraftReport(
-            guess_s=min(took_s, sum(levels_s)) if all(levels_s) else took_s,
+            guess_s=min(took_s, sum(levels_s)) if all(own.level_s for own, _ in batch.parts) else took_s,
             guessed=max((part.levels for _, part in batch.parts), default=0),
             batch=batch.sequences,
             read_s=read_s,
@@ -144,8 +166,13 @@ class DrafterNode:
         return bool(self._pending)
 
     def run_ahead(self) -> None:
-        """Take one step of one drafter on sequences whose verdict is pending."""
-        if not any(own.run_ahead(self._pending) for own in self._ahead):
+        """Make one pass of one drafter for sequences whose verdict is pending."""
+        try:
+            has_more = any(own.run_ahead(self._pending) for own in self._ahead)
+        except Exception:
+            log.exception("a pass of a drafter failed")
+            has_more = False
+        if not has_more:
             self._pending.clear()
 
     def info(self) -> dict[str, int]:

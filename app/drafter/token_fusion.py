@@ -34,38 +34,35 @@ class TokenFusion:
         self._drafters = tuple(drafters)
         self.names: Final = frozenset(drafter.name for drafter in self._drafters)
         self._paths: OrderedDict[str, DraftPath] = OrderedDict()
-        self._batches: list[PathPart] = []  # that are not done
+        self._parts: list[PathPart] = []  # that are not done
         self.ahead_hits = self.ahead_misses = 0  # jobs that used tokens guessed ahead, and that discarded them
 
     def begin(self, asks: Iterable[Ask]) -> DraftPart:
-        batch = PathPart(paths=[self._start(context, names) for context, names in asks])
-        for path in batch.active():
+        """Begin the paths of a batch; it is done where each was guessed ahead."""
+        part = PathPart(paths=[self._start(context, names) for context, names in asks])
+        for path in part.active():
             path.align()
-        self._batches.append(batch)
-        return batch
-
-    def go_on(self, _: Collection[str] = ()) -> None:
-        """End the batches whose paths are done, or else guess for all, and end those that are done then."""
-        if self._end_done():
-            return  # what is done waits for no guess
-        active = [path for batch in self._batches for path in batch.active()]
-        lengths = {id(path): len(path.tokens) for path in active}
-        is_single = all(len(path.drafters) == 1 for path in active)
-        self._extend(active, min(path.room for path in active) if is_single else 1)
-        for batch in self._batches:
-            batch.levels += max(len(path.tokens) - lengths.get(id(path), len(path.tokens)) for path in batch.paths)
+        self._parts.append(part)
         self._end_done()
-
-    def stop(self) -> None:
-        """End all batches without drafts."""
-        for batch in self._batches:
-            batch.is_done = True
-        self._batches = []
+        return part
 
     @property
     def level_s(self) -> float:
-        """Return the seconds of one more guess of a lone drafter; 0 before any, or for several."""
-        return self._drafters[0].usual_level_s if len(self._drafters) == 1 else 0.0
+        """Return the seconds of one more guess of all drafters; 0 before any of one."""
+        seconds = [drafter.usual_level_s for drafter in self._drafters]
+        return sum(seconds) if all(seconds) else 0.0
+
+    def go_on(self, _: Collection[str] = ()) -> None:
+        """Guess for all parts, and end those that need no more."""
+        active = [path for part in self._parts if not part.is_done for path in part.active()]
+        if active:
+            lengths = {id(path): len(path.tokens) for path in active}
+            is_single = all(len(path.drafters) == 1 for path in active)
+            self._extend(active, min(path.room for path in active) if is_single else 1)
+            for part in self._parts:
+                grown = (len(path.tokens) - lengths.get(id(path), len(path.tokens)) for path in part.paths)
+                part.levels += max(grown, default=0)
+        self._end_done()
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
         """Guess one more token for each sequence where the next round can use it; tell whether there was any."""
@@ -101,20 +98,18 @@ class TokenFusion:
         return path
 
     def _take(self, request_id: str) -> DraftPath | None:
-        """Remove and return a path, which no batch waits for any more."""
+        """Remove and return a path, which no part waits for any more."""
         path = self._paths.pop(request_id, None)
-        for batch in self._batches:
-            batch.paths = [own for own in batch.paths if own is not path]
+        for part in self._parts:
+            part.paths = [own for own in part.paths if own is not path]
         return path
 
-    def _end_done(self) -> bool:
-        """End the batches without an active path; tell whether there are any, or no batch is left."""
-        ended = [batch for batch in self._batches if not batch.active()]
-        for batch in ended:
-            batch.drafts = [draft for path in batch.paths for draft in path.drafts()]
-            batch.is_done = True
-        self._batches = [batch for batch in self._batches if not batch.is_done]
-        return bool(ended) or not self._batches
+    def _end_done(self) -> None:
+        """End the parts without an active path."""
+        for part in self._parts:
+            if not part.is_done and not part.active():
+                part.drafts, part.is_done = [draft for path in part.paths for draft in path.drafts()], True
+        self._parts = [part for part in self._parts if not part.is_done]
 
     def _extend(self, paths: list[DraftPath], depth: int, *, in_spare_time: bool = False) -> None:
         guesses: dict[str, dict[DraftKV, list[Guess]]] = {path.id: {} for path in paths}

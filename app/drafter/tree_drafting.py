@@ -42,14 +42,16 @@ class TreeDrafting:
         self._clock = clock
         self.sureness = 1.0  # mean confidence of first choices behind right tokens
         self._trees: OrderedDict[str, GuessTree] = OrderedDict()
-        self._batches: list[TreePart] = []  # that are not done
+        self._parts: list[TreePart] = []  # that are not done
         self.ahead_hits = self.ahead_misses = 0  # verdicts whose outcome was guessed from, and others
 
     def begin(self, contexts: Iterable[Context]) -> DraftPart:
+        """Begin the trees of a batch; it is done where none of their nodes pays."""
         able = [c for c in contexts if len(c.tokens) + c.max_draft_tokens <= self._drafter.max_context]
-        batch = TreePart(trees=[self._start(context) for context in able])
-        self._batches.append(batch)
-        return batch
+        part = TreePart(trees=[self._start(context) for context in able])
+        self._parts.append(part)
+        self._end_done()
+        return part
 
     @property
     def level_s(self) -> float:
@@ -57,26 +59,20 @@ class TreeDrafting:
         return self._drafter.usual_level_s
 
     def go_on(self, pending: Collection[str] = ()) -> None:
-        """End the batches of which no node pays, or else make a pass for all, and end those that need no more.
+        """Make a pass for all parts, if one pays, and end those that need no more.
 
         `pending`: requests whose verdict is expected; nodes behind it fill the pass.
         """
         picked = self._pick()
-        if self._end_without(picked):
-            return  # what is done waits for no pass
-        least = min(tree.context.least_survival for _, tree, _ in picked)
-        depth = min(tree.context.max_draft_tokens - tree[node].depth for _, tree, node in picked)
-        beside = [] if least >= MOST_SECOND else self._pick_beside(len(picked), pending)
-        levels = self._guess(picked, beside, depth if least >= MOST_SECOND else 1, least)
-        for batch in self._with(picked):
-            batch.levels += levels
-        self._end_without(self._pick())
-
-    def stop(self) -> None:
-        """End all batches without their trees."""
-        for batch in self._batches:
-            batch.is_done = True
-        self._batches = []
+        if picked:
+            least = min(tree.context.least_survival for _, tree, _ in picked)
+            depth = min(tree.context.max_draft_tokens - tree[node].depth for _, tree, node in picked)
+            beside = [] if least >= MOST_SECOND else self._pick_beside(len(picked), pending)
+            levels = self._guess(picked, beside, depth if least >= MOST_SECOND else 1, least)
+            trees = {id(tree) for _, tree, _ in picked}
+            for part in self._parts:
+                part.levels += levels * (not trees.isdisjoint(map(id, part.trees)))
+        self._end_done()
 
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
         """Make one pass for the rounds to come, if one pays."""
@@ -106,39 +102,37 @@ class TreeDrafting:
                 self.ahead_hits += not tree[0].is_open
                 self.ahead_misses += tree[0].is_open
         self._drafter.align(context, [*context.tokens, *tree.chain()])
+        tree.until_s = self._clock.perf_counter() + context.step_s  # later, once its draft is done
         self._trees[context.request_id] = tree
         while len(self._trees) > MAX_SEQUENCES:
             self.remove(next(iter(self._trees)))
         return tree
 
     def _take(self, request_id: str) -> GuessTree | None:
-        """Remove and return a tree, which no batch waits for any more."""
+        """Remove and return a tree, which no part waits for any more."""
         tree = self._trees.pop(request_id, None)
-        for batch in self._batches:
-            batch.trees = [own for own in batch.trees if own is not tree]
+        for part in self._parts:
+            part.trees = [own for own in part.trees if own is not tree]
         return tree
 
-    def _with(self, picked: Listed[Open]) -> list[TreePart]:
-        """List the batches that have one of these nodes."""
-        trees = {id(tree) for _, tree, _ in picked}
-        return [batch for batch in self._batches if not trees.isdisjoint(map(id, batch.trees))]
+    def _end_done(self) -> None:
+        """End the parts of which no node pays."""
+        for part in self._parts:
+            if not part.is_done and not self._pick(part):
+                now_s = self._clock.perf_counter() if part.trees else 0.0
+                for tree in part.trees:
+                    tree.until_s = now_s + tree.context.step_s
+                part.drafts = [tree.draft(self._drafter.name) for tree in part.trees if not tree.is_stale]
+                part.is_done = True
+        self._parts = [part for part in self._parts if not part.is_done]
 
-    def _end_without(self, picked: Listed[Open]) -> bool:
-        """End the batches that have none of these nodes; tell whether there are any, or no batch is left."""
-        going_on = self._with(picked)
-        ended = [batch for batch in self._batches if batch not in going_on]
-        for batch in ended:
-            for tree in batch.trees:
-                tree.until_s = self._clock.perf_counter() + tree.context.step_s
-            batch.drafts = [tree.draft(self._drafter.name) for tree in batch.trees if not tree.is_stale]
-            batch.is_done = True
-        self._batches = going_on
-        return bool(ended) or not going_on
-
-    def _pick(self) -> list[Open]:
-        """Choose the likeliest nodes of all batches, for the number that gains most over its seconds, if any does."""
+    def _pick(self, part: TreePart | None = None) -> list[Open]:
+        """Choose the likeliest nodes of a part, or of all, for the number that gains most over its seconds to all that
+        wait, if any does.
+        """
         trees, pace = self._waiting()
-        read = [tree for tree in trees if not self._is_unread(tree) or self._is_worth_reading(tree, pace)]
+        own = trees if part is None else [tree for tree in part.trees if not tree.is_stale]
+        read = [tree for tree in own if not self._is_unread(tree) or self._is_worth_reading(tree, pace)]
         nodes = _sorted((tree[node].survival, tree, node) for tree in read for node in tree.open())
         gains = [survival * self.sureness - tree.context.least_survival for survival, tree, _ in nodes]
         return nodes[: self._best(gains, pace)]
@@ -165,7 +159,7 @@ class TreeDrafting:
 
     def _waiting(self) -> tuple[list[GuessTree], float]:
         """Return the trees that are waited for, and the tokens a second that they lose meanwhile."""
-        trees = [tree for batch in self._batches for tree in batch.trees if not tree.is_stale]
+        trees = [tree for part in self._parts if not part.is_done for tree in part.trees if not tree.is_stale]
         return trees, sum(tree.context.pace for tree in trees)
 
     def _ahead(self, trees: Listed[GuessTree], rows: int = 0) -> list[Open]:
@@ -210,12 +204,13 @@ class TreeDrafting:
     def _guess(self, picked: list[Open], ahead: list[Open], depth: int, least: float) -> int:
         """Guess from these nodes, those `ahead` as memory allows; return the levels guessed."""
         picked, first = picked + ahead, {id(tree) for _, tree, _ in picked}
-        works = [(tree, node, cache) for _, tree, node in picked if (cache := self._cache(tree, node)) is not None]
+        works = [
+            (tree, node, cache) for _, tree, node in picked if (cache := self._cache(tree, node, first)) is not None
+        ]
         for _, tree, node in picked:
             tree[node].is_open = False
-        caches = [cache for _, _, cache in works]
         spare = sum(id(tree) not in first for tree, _, _ in works)
-        found = self._drafter.guess_behind(caches, depth, least, spare=spare)
+        found = self._drafter.guess_behind([cache for _, _, cache in works], depth, least, spare=spare)
         for (tree, node, cache), guesses in zip(works, found, strict=True):
             survival = tree[node].survival
             for guess in guesses:
@@ -228,8 +223,11 @@ class TreeDrafting:
                 self._drafter.append(cache, [guess.token for guess in guesses])
         return max(map(len, found), default=0) or 1
 
-    def _cache(self, tree: GuessTree, node: int) -> CachedSequence | None:
-        """Return a cache of the tokens up to a node, all of it but the last; None without room."""
+    def _cache(self, tree: GuessTree, node: int, waiting: Collection[int]) -> CachedSequence | None:
+        """Return a cache of the tokens up to a node, all of it but the last; None without room.
+
+        The forks of others than the `waiting` trees, by id(), give way to a fork of theirs.
+        """
         own, main = tree[node], self._drafter.find(tree.context.request_id)
         parent = main if node == 0 else tree.caches.get(own.parent)
         length = tree.start + own.depth
@@ -238,7 +236,15 @@ class TreeDrafting:
         if node == 0:
             return parent
         if not tree.is_first(node):
-            return self._drafter.fork(parent, [*parent.tokens[: length - 1], own.token])
+            tokens = [*parent.tokens[: length - 1], own.token]
+            fork = self._drafter.fork(parent, tokens)
+            if fork is None and id(tree) in waiting:
+                others = (
+                    cache for one in self._trees.values() if id(one) not in waiting for cache in one.caches.values()
+                )
+                self._drafter.drop_forks(others)
+                fork = self._drafter.fork(parent, tokens)
+            return fork
         if len(parent.tokens) < length:
             self._drafter.append(parent, [own.token])
         return parent

@@ -42,9 +42,10 @@ class Machine:
     busy_s: float = 0.0  # of its work
     mail: list[Any] = field(default_factory=list)
     alarm: int = -1  # the event that wakes it next; others are stale
+    wakes_s: float = 0.0  # when
     cores: Cores = field(default_factory=Cores)
     since_s: float = 0.0  # when the first of its mail came
-    calls_s: float = 0.0  # after work with mail, in which it takes no more: round trips to a store elsewhere
+    calls_s: float = 0.0  # after it has sent or has no work left, until it takes mail: round trips to a store elsewhere
     resting_s: float = 0.0  # of these, after the last work
 
 
@@ -107,8 +108,9 @@ class Network:
             elif kind == DELIVER:
                 machine.since_s = machine.since_s if machine.mail else self.now_s
                 machine.mail.append(message)
-                ready_s = machine.clock.now_s + machine.resting_s
-                self._wake(machine, max(self.now_s, ready_s))  # at once, or when its work is done
+                ready_s = max(self.now_s, machine.clock.now_s + machine.resting_s)
+                if machine.alarm < 0 or ready_s < machine.wakes_s:
+                    self._wake(machine, ready_s)  # at once, or when its work is done
             elif number == machine.alarm and machine.cores.free_s > self.now_s:
                 self._wake(machine, machine.cores.free_s)
             elif number == machine.alarm:
@@ -131,7 +133,7 @@ class Network:
         clock.now_s = max(clock.now_s, self.now_s)
         mail, machine.mail, self._has_sent = machine.mail, [], False
         wait_s = machine.handle(mail)
-        machine.resting_s = machine.calls_s if mail or self._has_sent else 0.0
+        machine.resting_s = machine.calls_s if self._has_sent or wait_s is None else 0.0
         clock.rest()
         machine.cores.take(clock.now_s)
         machine.busy_s += clock.now_s - self.now_s
@@ -140,5 +142,5 @@ class Network:
             self._wake(machine, clock.now_s + max(wait_s, machine.resting_s / 2.0))
 
     def _wake(self, machine: Machine, at_s: float) -> None:
-        machine.alarm = next(self._order)
+        machine.alarm, machine.wakes_s = next(self._order), at_s
         heappush(self._events, (at_s, WAKE, machine.alarm, machine.name, None))

@@ -203,6 +203,7 @@ def _add_node(world: World, names: tuple[str, ...], cores: Cores) -> None:
         clock.run("mail", world.setting.mail_s * bool(mail) + world.setting.jobs_s * bool(jobs))
         clock.rest()
         begin_drafts(segment, fuser, jobs)
+        segment.drop_late(clock.time())
         drafts, trees = go_on_drafting(segment, fuser)
         _send_trees(world, trees, clock.time())
         guesses = segment.guess(path for message in mail for path in message.paths)

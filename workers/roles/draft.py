@@ -11,12 +11,14 @@ from app.assembly.fuser import build_fuser
 from app.drafter.drafter import in_time
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import fetcher
-from app.messages import FUSE, DraftJob, SharedPath, ToDrafter, ToFuser, mailbox_of
-from app.pipeline import begin_drafts, go_on_drafting
+from app.messages import FUSE, Draft, DraftJob, SharedPath, ToDrafter, ToFuser, mailbox_of
+from app.pipeline import SentTree, begin_drafts, go_on_drafting
 from workers.deployment import Deployment, trees_by_mailbox
 from workers.heartbeat import Heartbeat
 from workers.mailbox_consumer import consume_mailbox
 from workers.service import RoleService
+
+BETWEEN_LOOKS_S = 0.005  # ten times what a look for mail takes
 
 
 def stay() -> None: ...
@@ -45,7 +47,7 @@ def serve(
             "readers": [drafter.name for drafter in models if drafter.reads_state],
             "weights": {drafter.name: drafter.weights for drafter in models},
             "tokenizer": deployment.tokenizer.sha256,
-            "waiting": deployment.mailboxes.waiting(mailbox),
+            "waiting": deployment.mailboxes.waiting(mailbox) + segment.waiting,
             "host": f"{deployment.machine}/{node}" if is_apart else deployment.machine,
             **segment.info(),
         }
@@ -53,8 +55,9 @@ def serve(
     heartbeat = Heartbeat(deployment, "draft", node, info=info)
 
     def handle(messages: list[ToDrafter]) -> float | None:
-        """Begin what was asked for, and make a pass of all that is under way, or else one ahead: mail waits for a pass
-        at most, but for prompts that it reads.
+        """Begin what was asked for, and make passes for all that is under way, or else one ahead.
+
+        Mail waits for BETWEEN_LOOKS_S or a pass, whichever is longer, but for prompts that a pass reads.
         """
         follow()
         if not messages and not segment.is_drafting:
@@ -72,10 +75,16 @@ def serve(
             if _is_readable(path, deployment.tokenizer.vocab_size)
         ]
         begin_drafts(segment, fuser, in_time(jobs, time.time()))
-        drafts, trees = go_on_drafting(segment, fuser)
-        while worker_state.should_stop is not None and segment.is_drafting:
-            more, fused = go_on_drafting(segment, fuser)
-            drafts, trees = drafts + more, trees + fused
+        segment.drop_late(time.time())
+        until_s = time.monotonic() + BETWEEN_LOOKS_S
+        drafts: list[Draft] = []
+        trees: list[SentTree] = []
+        while segment.is_drafting:
+            away, fused = go_on_drafting(segment, fuser)
+            drafts, trees = drafts + away, trees + fused
+            is_enough = drafts or trees or time.monotonic() >= until_s
+            if is_enough and worker_state.should_stop is None:
+                break
         answered = {*(draft.request_id for draft in drafts), *(tree.request_id for _, tree in trees)}
         heartbeat.working_on(answered.union(path.request_id for path in paths))  # one span a draft, its last pass
         deployment.post_all(trees_by_mailbox(trees))

@@ -78,8 +78,8 @@ def test_what_may_follow_a_pending_verdict_joins_passes_where_rows_are_cheap(row
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(3, 14), st.data())
-def test_a_guess_beside_a_draft_takes_no_ones_memory(pages: int, data: st.DataObject) -> None:
-    """A draft is as deep, and the same as far as it goes, whatever is guessed behind another's verdict."""
+def test_guesses_beside_a_draft_leave_it_as_deep_and_all_pages_come_back(pages: int, data: st.DataObject) -> None:
+    """It may have fewer branches where memory is short."""
     texts = [[(i + k * k) % VOCAB for k in range(data.draw(st.integers(1, 40)))] for i in range(2)]
     asked = [Context(f"r{i}", "public", texts[i], 1, 4, Sampling(), 0.0, 12, step_s=60.0) for i in (0, 1)]
     found = []
