@@ -96,8 +96,7 @@ class DraftKV:
             for s in sequences
             if self.holds(s) and not self.is_unread(s)
         ]
-        ids = {s.id for s in wanted}
-        busy = dict.fromkeys(map(id, wanted), ids)
+        busy = dict.fromkeys(map(id, wanted), {s.id for s in wanted})
         # A sequence may take the forks' room, those before and behind it in the list.
         works = [
             w for w in works if self.holds(w.sequence) and self._try_reserve(w, busy.get(id(w.sequence)), depth - 1)

@@ -34,9 +34,6 @@ class JobBatch:
     def unfinished(self) -> list[Drafting]:
         return [drafting for drafting, part in self.parts if not part.is_done]
 
-    def is_late(self, now_s: float) -> bool:
-        return all(job.due_s <= now_s for job in self.jobs)
-
 
 class DrafterNode:
     def __init__(
@@ -113,7 +110,7 @@ class DrafterNode:
     def drop_late(self, now_s: float) -> None:
         """End batches of which all jobs are past due, so that a late drafter can catch up. `now_s`: wall clock."""
         for batch in self._batches:
-            if batch.is_late(now_s):
+            if all(job.due_s <= now_s for job in batch.jobs):
                 for _, part in batch.parts:
                     part.is_done = True
 

@@ -26,7 +26,7 @@ from app.state import CachedSequence
 
 SURE_WEIGHT = 0.01  # of a guess that is behind right tokens in the mean confidence
 MOST_SECOND = 0.5  # chance of a second choice: at a higher price there is one path, and its guesses need one call
-Open = tuple[float, GuessTree, int]  # a node's survival, and where it is
+Open = tuple[float, GuessTree, int]  # what a node is sorted by (its survival or its gain), and where it is
 
 
 @dataclass(slots=True, eq=False)
@@ -127,15 +127,19 @@ class TreeDrafting:
         self._parts = [part for part in self._parts if not part.is_done]
 
     def _pick(self, part: TreePart | None = None) -> list[Open]:
-        """Choose the likeliest nodes of a part, or of all, for the number that gains most over its seconds to all that
-        wait, if any does.
+        """Choose the nodes of a part, or of all, that gain most over their seconds to all that wait, if any do.
+
+        Nodes go by their gains, since prices differ by part: so if a part has such nodes, all together have some, too.
         """
         trees, pace = self._waiting()
         own = trees if part is None else [tree for tree in part.trees if not tree.is_stale]
         read = [tree for tree in own if not self._is_unread(tree) or self._is_worth_reading(tree, pace)]
-        nodes = _sorted((tree[node].survival, tree, node) for tree in read for node in tree.open())
-        gains = [survival * self.sureness - tree.context.least_survival for survival, tree, _ in nodes]
-        return nodes[: self._best(gains, pace)]
+        nodes = _sorted(
+            (tree[node].survival * self.sureness - tree.context.least_survival, tree, node)
+            for tree in read
+            for node in tree.open()
+        )
+        return nodes[: self._best([gain for gain, _, _ in nodes], pace)]
 
     def _pick_beside(self, rows: int, pending: Collection[str]) -> list[Open]:
         """Choose the likeliest nodes behind pending verdicts, for the number that gains most over the seconds that it

@@ -13,6 +13,7 @@ from app.messages import DraftJob
 from app.pipeline import begin_drafts, go_on_drafting
 from app.request import Sampling
 from app.stages.draft.protocol import Context
+from app.state import Guess
 from tests.app.drafter.scripts import TOKENS, erratic
 from tests.app.drafter.test_guess_tree import Clock, Paged, Timed, context, drafter_of, paths
 from tests.fakes import VOCAB, draft_job
@@ -37,6 +38,23 @@ def test_a_batch_that_comes_later_shares_the_passes_that_are_left() -> None:
     assert ended(one, deep, flat) == [flat, deep], "what is done first waits for nothing"
     assert (deep.levels, flat.levels) == (4, 2)
     assert clock.now_s == 4, "two passes have both"
+
+
+def test_drafts_of_different_prices_come_to_an_end() -> None:
+    """By survival alone, dear nodes that gain less than nothing would stand before those that pay."""
+    clock = Clock()
+    model = Timed(clock, row_s=1.0)
+    model._say = lambda read: Guess((read[-1] + 1) % VOCAB, 0.75, (read[-1] + 9) % VOCAB, 0.03)
+    one = drafter_of(model, clock)
+    for requests in (("first",), ("second", "third")):
+        one.draft([context([8 + i], 4, 16, request=request) for i, request in enumerate(requests)])
+    one.trees.sureness = 0.694
+    asked = [(6, 15, 0.49, 0.299), (3, 15, 0.2, 0.165), (6, 5, 0.49, 0.028), (5, 9, 0.05, 0.065), (5, 7, 0.49, 0.057)]
+    trees = [context([8], *prices, request=f"r{i}") for i, prices in enumerate(asked)]
+    parts = [*map(one.trees.begin, (trees[:1], trees[1:3], trees[3:]))]
+    for _ in range(40):
+        one.trees.go_on()
+    assert all(part.is_done for part in parts)
 
 
 def test_chains_of_two_batches_share_their_calls() -> None:
@@ -100,19 +118,17 @@ def test_guesses_beside_a_draft_leave_it_as_deep_and_all_pages_come_back(pages: 
     assert {path: beside[path] for path in both} == pytest.approx({path: alone[path] for path in both}, rel=1e-4)
 
 
-def node_of(model: Timed, clock: Clock, max_context: int = 256) -> tuple[DrafterNode, Fuser]:
-    drafter = ModelDrafter("a", model, max_context, clock=clock)
+def node_of(clock: Clock, max_context: int = 256) -> tuple[DrafterNode, Fuser]:
+    drafter = ModelDrafter("a", Timed(clock), max_context, clock=clock)
     return DrafterNode([drafter], lambda _: None, "n", clock=clock), Fuser([], VOCAB, lambda _: None)
 
 
-def job_of(request_id: str, tokens: list[int]) -> DraftJob:
-    asked = replace(draft_job(request_id, tokens), max_draft_tokens=4, max_nodes=8, least_survival=0.3, fuser="n")
-    return replace(asked, step_s=60.0)
+def job_of(name: str, tokens: list[int]) -> DraftJob:
+    return replace(draft_job(name, tokens), max_draft_tokens=4, max_nodes=8, least_survival=0.3, fuser="n", step_s=60.0)
 
 
 def test_a_newer_job_takes_the_place_of_one_under_way() -> None:
-    clock = Clock()
-    node, fuser = node_of(Timed(clock), clock)
+    node, fuser = node_of(Clock())
     begin_drafts(node, fuser, [job_of("r", [8]), job_of("s", [8])])
     go_on_drafting(node, fuser)
     begin_drafts(node, fuser, [job_of("r", [8, 9])])
@@ -121,12 +137,11 @@ def test_a_newer_job_takes_the_place_of_one_under_way() -> None:
         away, trees = go_on_drafting(node, fuser)
         assert away == []
         found += [(tree.request_id, tree.base, len(tree.tokens) > 1) for _, tree in trees]
-    assert sorted(found) == [("r", 2, True), ("s", 1, True)], "no tree for what nobody waits for"
+    assert sorted(found) == [("r", 2, True), ("s", 1, True)], "a job has no tree once a newer one has taken its place"
 
 
 def test_an_end_leaves_the_others_of_a_batch() -> None:
-    clock = Clock()
-    node, fuser = node_of(Timed(clock), clock)
+    node, fuser = node_of(Clock())
     begin_drafts(node, fuser, [job_of("r", [8]), job_of("s", [8])])
     go_on_drafting(node, fuser)
     begin_drafts(node, fuser, [replace(job_of("r", [8, 9]), is_last=True)])
@@ -172,7 +187,7 @@ def test_a_draft_of_a_text_that_has_gone_on_is_none() -> None:
 
 def test_what_needs_no_pass_waits_for_none() -> None:
     clock = Clock()
-    node, fuser = node_of(Timed(clock), clock)
+    node, fuser = node_of(clock)
     begin_drafts(node, fuser, [job_of("r", [8])])
     begin_drafts(node, fuser, [job_of("s", [8] * 254)])
     (sent,) = go_on_drafting(node, fuser)[1]
