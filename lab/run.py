@@ -85,9 +85,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     parser.add_argument("--hop-ms", type=float, help="one way (simulated, deployed; default: 0.5, with --paced 0)")
     two = parser.add_argument_group("simulated")
     two.add_argument("--log", type=Path, default=ROOT / "lab" / "data" / "four.json.gz", help="the recording")
-    two.add_argument(
-        "--costs", type=Path, help=f"a stated target's step costs; all else costs what {simulated.LIVE.name} has"
-    )
+    two.add_argument("--costs", type=Path, help="a stated target's step costs; all else costs what --live has")
+    two.add_argument("--live", type=Path, default=simulated.LIVE, help="what Python and messages took somewhere")
     two.add_argument("--slowdown", type=float, default=1.0, help="of the target")
     two.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     two.add_argument("--drafter-ms", type=float, help="of a guess of each drafter in any batch (default: the recorded)")
@@ -132,7 +131,7 @@ def in_simulation(args: argparse.Namespace) -> Figures:
     )
     like = json.loads(args.like.read_text()) if args.like else None
     if args.costs:
-        setting = simulated.with_live_costs(setting)
+        setting = simulated.with_live_costs(setting, args.live)
     if like and not args.costs:
         setting = fitted(log, like, place_of(like, args.streams), load)
     names = ("slowdown", "cores", "hop_s", "host_s", "trees_s", "here_s", "search_s", "mail_s", "jobs_s")
@@ -207,7 +206,7 @@ def recording(args: argparse.Namespace) -> Log:
     texts = tuple(text.model_copy(update={"tokens": text.tokens[: args.max_tokens]}) for text in log.texts)
     log = log.model_copy(update={"texts": texts})
     if args.costs:
-        log = simulated.with_live_drafters(log.model_copy(update={"costs": args.costs.read_text()}))
+        log = simulated.with_live_drafters(log.model_copy(update={"costs": args.costs.read_text()}), args.live)
     log = with_stated_drafters(log, 1e-3 * args.drafter_ms) if args.drafter_ms else log
     return lengthened(log, args.long, args.seed) if args.long else log
 

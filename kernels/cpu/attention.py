@@ -2,7 +2,7 @@
 
     softmax(q K^T * scale) V
 
-Splits have SPLIT positions in every batch; each gives its maximum, sum of weights and weighted sum of values, and
+Splits have the same positions in every batch; each gives its maximum, sum of weights and weighted sum of values, and
 `join` adds them in order. Hidden keys add exact zeros. Arrays are float32, given by address. `attend` is called by
 address, so that it is compiled once for all that attend.
 """
@@ -34,8 +34,22 @@ from kernels.cpu.simd import (
 from kernels.jit import Native, kernel
 
 SPLIT = 512  # keys
+FIRST_SPLIT = 128  # of the first SPLIT keys, so that several threads have work in short contexts
 TILE = 8  # rows of a tile at most
 NO_WINDOW = 2**62
+
+
+def count_splits(keys: int) -> int:
+    """Return the splits of so many keys, 1 or more."""
+    return min(-(-keys // FIRST_SPLIT), SPLIT // FIRST_SPLIT - 1 + -(-keys // SPLIT))
+
+
+splits_of = kernel(count_splits)
+
+
+@kernel
+def start_of(split: int) -> int:
+    return max(FIRST_SPLIT * split, SPLIT * (split + 1 - SPLIT // FIRST_SPLIT))
 
 
 def _attend(
@@ -55,8 +69,8 @@ def _attend(
     sums: int,  # out: (rows * fold, D), not yet divided
     stats: int,  # out: (rows * fold, 2), maximum and sum of weights
 ) -> None:
-    start = split * SPLIT
-    end = min(start + SPLIT, position + rows)
+    start = start_of(split)
+    end = min(start_of(split + 1), position + rows)
     lines = rows * fold
     one = height(lines, ROWS)
     at, last = keys + block_at(start, pages, page_bytes, page_tokens, depth), (end - 1) // LANES * LANES

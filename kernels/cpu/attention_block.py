@@ -16,7 +16,7 @@ from kernels.cpu.simd import (
     store,
     store_one,
 )
-from kernels.cpu.threads import meet, take
+from kernels.cpu.threads import enter, leave, meet, take
 from kernels.jit import kernel
 
 
@@ -95,10 +95,18 @@ def mix(m: Model, s: Step, r: Room, first: int, layer: int, thread: int) -> None
     for tile in range(len(s.tiles)):
         split_any = split_any or s.tiles[tile, 5] > 1
     if not split_any:
+        meet(r.words, r.threads)
         return
-    meet(r.words, r.threads)
+    works = enter(r.words, r.threads, len(s.tiles))
+    if works:
+        put_all_together(m, s, r, first + ON_JOIN)
+    leave(r.words, r.threads, len(s.tiles), works)
+
+
+@kernel
+def put_all_together(m: Model, s: Step, r: Room, part: int) -> None:
     while True:
-        tile = take(r.words, first + ON_JOIN, 1)
+        tile = take(r.words, part, 1)
         if tile >= len(s.tiles):
             return
         if s.tiles[tile, 5] > 1:

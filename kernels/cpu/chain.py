@@ -1,6 +1,7 @@
-"""Run a draft's forwards in one call, each on the likeliest token of the one before.
+"""Run a draft's forwards in one call, each on the best token of the one before.
 
-p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's token
+Without temperature: p = softmax(logits);  guess = (largest, second largest of p);  the largest is the next step's
+token. With one: the two best of the logits with the target's noise (`kernels.sampling.contenders`).
 """
 
 import math
@@ -8,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.cpu.attention import SPLIT
+from kernels.cpu.attention import splits_of
 from kernels.cpu.decoder import decode
-from kernels.cpu.row_ops import LOWEST, ZERO, first_at
+from kernels.cpu.row_ops import LOWEST, ONE, ZERO, first_at
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import (
     BYTES,
@@ -21,6 +22,7 @@ from kernels.cpu.simd import (
     load,
     load_one,
     max_of,
+    mul,
     splat,
     store_one,
     sub,
@@ -29,6 +31,7 @@ from kernels.cpu.simd import (
 )
 from kernels.cpu.threads import HEADER, meet, publish
 from kernels.jit import entry, kernel
+from kernels.sampling.contenders import Filters, key_of, two_best
 
 
 class Chain(NamedTuple):
@@ -37,12 +40,17 @@ class Chain(NamedTuple):
     page_tokens: int
     head_ids: np.ndarray  # (columns of the head,) int64, the token each stands for; empty: all, in order
     first_page: np.ndarray  # (B,) int64, of each sequence in step.pages
+    first_position: np.ndarray  # (B,) int64, of each sequence's first guess
     step: Step  # arrays for steps of one row a sequence; its units have room for the last
     num_units: np.ndarray  # (1,) int64, of the present step
     survival: np.ndarray  # (B,) float32, ones before
     guesses: np.ndarray  # (depth, B, 2) int64, tokens; -1 where the logits are no numbers
     chances: np.ndarray  # (depth, B, 2) float32
     steps: np.ndarray  # (1,) int64, steps done
+    logits: np.ndarray  # (B, columns of the head) float32, which each step writes
+    limits: np.ndarray  # (B, 3) float32: temperature (0: none), top_p, logarithm of min_p
+    top_k: np.ndarray  # (B,) int64
+    noise: np.ndarray  # (B, 3) uint32, the words of seed and choice
 
 
 @entry
@@ -101,26 +109,38 @@ def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
     if first < 0:
         c.guesses[done, i, 0] = -1
         return
-    highest = load_one(row + 4 * first)
-    total = sum_exp(row, highest, m.vocab)
+    highest, temperature = load_one(row + 4 * first), c.limits[i, 0]
+    if temperature > ZERO:
+        filters = Filters(c.top_k[i], float(c.limits[i, 1]), float(c.limits[i, 2]))
+        mass = sum_exp(row, highest, m.vocab, ONE / temperature) if filters.top_p < 1.0 else 0.0
+        noise = key_of(c.noise[i, 0], c.noise[i, 1], c.noise[i, 2], c.first_position[i] + done)
+        x = c.logits[i][: m.vocab]
+        write_guess(c, done, i, *two_best(x, first, mass, temperature, filters, c.head_ids, noise))
+        return
+    total = sum_exp(row, highest, m.vocab, ONE)
     second, chance = first, 0.0
     if m.vocab > 1:
         store_one(row + 4 * first, LOWEST)
         second = highest_at(row, m.vocab)
         chance = math.exp(load_one(row + 4 * second) - highest) / total
         store_one(row + 4 * first, highest)
-    c.chances[done, i, 0] = 1.0 / total
-    c.chances[done, i, 1] = chance
-    c.survival[i] *= np.float32(1.0 / total)
+    write_guess(c, done, i, first, second, 1.0 / total, chance)
+
+
+@kernel
+def write_guess(c: Chain, done: int, i: int, first: int, second: int, chance: float, other: float) -> None:
+    c.chances[done, i, 0], c.chances[done, i, 1] = chance, other
+    c.survival[i] *= np.float32(chance)
     c.guesses[done, i, 0] = c.head_ids[first] if len(c.head_ids) > 0 else first
     c.guesses[done, i, 1] = c.head_ids[second] if len(c.head_ids) > 0 else second
 
 
 @kernel
-def sum_exp(x: int, highest: float, size: int) -> float:
-    total, top = splat(ZERO), splat(highest)
+def sum_exp(x: int, highest: float, size: int, factor: np.float32) -> float:
+    """Add e^(factor (x - highest))."""
+    total, top, by = splat(ZERO), splat(highest), splat(factor)
     for i in range(0, size, LANES):
-        v = exp(sub(load(x + 4 * i), top))
+        v = exp(mul(sub(load(x + 4 * i), top), by))
         total = add(total, within(v, 0, size - i, ZERO) if i + LANES > size else v)
     return sum_of(total)
 
@@ -145,7 +165,7 @@ def advance(m: Model, r: Room, c: Chain, done: int) -> None:
         n.ids[i] = c.guesses[done, i, 0]
         n.own[i, 0] = n.pages[c.first_page[i] + position // c.page_tokens]
         n.own[i, 1] = position % c.page_tokens
-        splits = -(-(position + 1) // SPLIT)
+        splits = splits_of(position + 1)
         n.tiles[i, 2], n.tiles[i, 4], n.tiles[i, 5] = position, unit, splits
         for split in range(splits):
             n.units[unit, 0], n.units[unit, 1], n.units[unit, 2] = i, split, unit

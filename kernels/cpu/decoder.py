@@ -39,7 +39,7 @@ from kernels.cpu.shapes import (
     V,
 )
 from kernels.cpu.simd import BYTES, LANES
-from kernels.cpu.threads import meet, take
+from kernels.cpu.threads import enter, leave, meet, take
 from kernels.jit import entry, kernel
 
 
@@ -73,26 +73,29 @@ def decode_layer(m: Model, s: Step, r: Room, layer: int, thread: int) -> None:
         (w[V], w[V + 1], w[V + 2], of_key),
     )
     project(s, r, first + ON_QKV, r.normed, r.blocks, m.hidden, qkv, w[QKV_BIAS], r.mixed, columns(m))
-    meet(r.words, r.threads)
-    place(m, s, r, first + ON_PLACE, layer)
-    meet(r.words, r.threads)
+    rows = len(s.ids)
+    works = enter(r.words, r.threads, rows)
+    if works:
+        place(m, s, r, first + ON_PLACE, layer)
+    leave(r.words, r.threads, rows, works)
     if len(s.copies) > 0:
         fork(m, s, r, first, layer)
     mix(m, s, r, first, layer, thread)
-    meet(r.words, r.threads)
     out = ((w[OUT], w[OUT + 1], w[OUT + 2], m.hidden // LANES),)
     project(s, r, first + ON_OUT, r.attended, r.blocks, m.num_heads * m.head_dim, out, w[OUT_BIAS], r.update, m.hidden)
-    meet(r.words, r.threads)
-    update(m, s, r, first + ON_UPDATE, w[NORM2])
-    meet(r.words, r.threads)
+    works = enter(r.words, r.threads, rows)
+    if works:
+        update(m, s, r, first + ON_UPDATE, w[NORM2])
+    leave(r.words, r.threads, rows, works)
     open_gate(m, s, r, first + ON_GATE, (w[GATE_UP], w[GATE_UP + 1], w[GATE_UP + 2]), thread)
     meet(r.words, r.threads)
     down = ((w[DOWN], w[DOWN + 1], w[DOWN + 2], m.hidden // LANES),)
     project(s, r, first + ON_DOWN, r.gated, r.gated_blocks, m.inner, down, w[DOWN_BIAS], r.update, m.hidden)
-    meet(r.words, r.threads)
-    last = layer == m.num_layers - 1
-    update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
-    meet(r.words, r.threads)
+    works = enter(r.words, r.threads, rows)
+    if works:
+        last = layer == m.num_layers - 1
+        update(m, s, r, first + ON_NEXT, m.final_norm if last else m.layers[layer + 1, NORM1])
+    leave(r.words, r.threads, rows, works)
 
 
 @kernel

@@ -26,7 +26,7 @@ from kernels.cpu.simd import (
 from kernels.jit import kernel
 
 SPINS = 100_000  # looks before a thread sleeps: twice as long as waking one takes, or each sleep begets the next
-HEADER = 24  # words before the counters: see `meet`
+HEADER = 24  # words before the counters: see `arrive`
 GENERATION, ASLEEP = 64, 128  # bytes from the first of them: each in a cache line of its own
 DOZE_NS = 1_000_000  # longest sleep at a barrier
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if sys.platform == "linux" else None
@@ -78,19 +78,20 @@ def take(words: int, counter: int, pieces: int) -> int:
 
 @kernel
 def meet(words: int, threads: int) -> None:
-    """Wait for all threads; their writes before it are visible after it.
+    """Wait for all threads; their writes before it are visible after it."""
+    if arrive(words, threads):
+        release(words)
+
+
+@kernel
+def arrive(words: int, threads: int) -> bool:
+    """Wait for all threads; the last to come goes on alone (True), until it lets the others go (`release`).
 
     The words hold the threads that have arrived, the number of the meeting, and the threads asleep.
     """
-    if threads == 1:
-        return
     generation = fetch(words + GENERATION)
     if fetch_add(words, 1) == threads - 1:
-        publish(words, 0)
-        fetch_add(words + GENERATION, 1)  # orders the look at the sleepers behind itself
-        if fetch(words + ASLEEP) > 0:
-            wake(words + GENERATION)
-        return
+        return True
     spins = 0
     while fetch(words + GENERATION) == generation:
         spins += 1
@@ -98,6 +99,36 @@ def meet(words: int, threads: int) -> None:
             fetch_add(words + ASLEEP, 1)
             doze(words + GENERATION, generation)
             fetch_add(words + ASLEEP, -1)
+    return False
+
+
+@kernel
+def release(words: int) -> None:
+    publish(words, 0)
+    fetch_add(words + GENERATION, 1)  # orders the look at the sleepers behind itself
+    if fetch(words + ASLEEP) > 0:
+        wake(words + GENERATION)
+
+
+@kernel
+def enter(words: int, threads: int, pieces: int) -> bool:
+    """Wait for all threads, and tell whether this one works on a part of so many pieces; then it may `leave`.
+
+    A single piece is left to the last to come, since it takes no longer than another meeting.
+    """
+    if pieces == 1:
+        return arrive(words, threads)
+    meet(words, threads)
+    return True
+
+
+@kernel
+def leave(words: int, threads: int, pieces: int, worked: bool) -> None:
+    """Wait until the part that was entered is done."""
+    if pieces != 1:
+        meet(words, threads)
+    elif worked:
+        release(words)
 
 
 class Team:

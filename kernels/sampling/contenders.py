@@ -138,6 +138,45 @@ def find(
 
 
 @kernel
+def two_best(
+    x: np.ndarray,
+    likeliest: int,
+    mass: float,
+    temperature: np.float32,
+    filters: Filters,
+    tokens: np.ndarray,
+    noise: tuple[np.uint32, np.uint32],
+) -> tuple[int, int, float, float]:
+    """Return the ids of the best and the second best of x, (V,) float32, and their parts of the mass (`Contenders`).
+
+    mass: of all, e^z over that of the likeliest; read if top_p < 1.
+    """
+    ids, z = window(x, likeliest, temperature, filters, tokens, noise, inf, 2)
+    masses = np.exp(z - z.max()) if filters.top_p < 1.0 else z[:0]
+    ids, scores, log_mass = find(ids, z, masses, mass, temperature, filters, tokens, noise, 2)
+    first, second = 0, -1
+    for i in range(1, len(scores)):
+        if scores[i] > scores[first]:
+            first, second = i, first
+        elif second < 0 or scores[i] > scores[second]:
+            second = i
+    chance = exp(float(temperature) * scores[first] - log_mass)
+    if second < 0:
+        return ids[first], ids[first], chance, 0.0
+    return ids[first], ids[second], chance, exp(float(temperature) * scores[second] - log_mass)
+
+
+@kernel
+def key_of(low_seed: np.uint32, high_seed: np.uint32, choice: np.uint32, position: int) -> tuple[np.uint32, np.uint32]:
+    """Compute `gumbel_noise.noise_key`."""
+    low, high = _GOLDEN, _FIRST
+    for word in (low_seed, high_seed, choice, np.uint32(position)):
+        low = _mix(low ^ word)
+        high = _mix(np.uint32(high + low + word))
+    return low, high
+
+
+@kernel
 def within(x: np.ndarray, least: np.float32, temperature: np.float32) -> tuple[np.ndarray, np.ndarray]:
     """Return where x, (V,) float32, is at least so much, (n,) int64, and there x over the temperature, (n,) float32."""
     count = 0

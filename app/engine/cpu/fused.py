@@ -1,6 +1,7 @@
 """Run a Llama-shaped model as one compiled forward."""
 
 import time
+from collections.abc import Sequence as Listed
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
 from kernels.cpu import shapes
-from kernels.cpu.attention import ATTEND, NO_WINDOW, SPLIT
+from kernels.cpu.attention import ATTEND, FIRST_SPLIT, NO_WINDOW
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.embedding import ROW
@@ -22,6 +23,7 @@ from kernels.cpu.products.linear import LINEAR
 from kernels.cpu.shapes import Model, Room, Step
 from kernels.cpu.simd import LANES
 from kernels.cpu.threads import team
+from kernels.sampling.target_token import Choice
 
 
 class FusedForward:
@@ -89,14 +91,20 @@ class FusedForward:
         return self._rooms.normed(rows)
 
     def chain(
-        self, plan: PackedBatch, depth: int, floor: float, head_ids: np.ndarray, absent: np.ndarray | None = None
+        self,
+        plan: PackedBatch,
+        depth: int,
+        floor: float,
+        head_ids: np.ndarray,
+        absent: np.ndarray | None,
+        choices: Listed[Choice],
     ) -> Chain:
         self._check(plan, ahead=depth - 1)
-        step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent)
+        step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent, choices)
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
-        model = self._model
+        model, chain = self._model, chain._replace(logits=logits)
         self._team.run(lambda thread: draft(model, step, room, chain, thread))
-        del logits, best  # the room held their addresses
+        del best  # the room held its address
         return chain
 
     def _check(self, plan: PackedBatch, ahead: int) -> None:
@@ -109,8 +117,10 @@ class FusedForward:
             raise ValueError("what is added to the embeddings must be one float32 row for each token")
 
     def _attach(self, kv: KVCache) -> None:
-        if kv.page_tokens % LANES or SPLIT % kv.page_tokens:
-            raise ValueError(f"page_tokens must be a multiple of {LANES} that divides {SPLIT}, not {kv.page_tokens}")
+        if kv.page_tokens % LANES or FIRST_SPLIT % kv.page_tokens:
+            raise ValueError(
+                f"page_tokens must be a multiple of {LANES} that divides {FIRST_SPLIT}, not {kv.page_tokens}"
+            )
         self._kv = kv
         keys, values = kv.keys, kv.values
         self._model = self._model._replace(

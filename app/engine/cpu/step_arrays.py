@@ -4,7 +4,7 @@ import numpy as np
 
 from app.engine.packing import PackedBatch
 from app.state import page_numbers
-from kernels.cpu.attention import SPLIT, TILE
+from kernels.cpu.attention import SPLIT, TILE, count_splits
 from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import LANES
@@ -12,7 +12,7 @@ from kernels.cpu.threads import HEADER
 
 
 def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
-    """Cut rows into tiles of at most TILE rows of one chain, their keys into splits of SPLIT positions.
+    """Cut rows into tiles of at most TILE rows of one chain, their keys into splits.
 
     Tiles are lower if there are fewer than `least_tiles`, so that all threads have work.
     """
@@ -31,7 +31,7 @@ def step_of(plan: PackedBatch, least_tiles: int = 1) -> Step:
         for top in range(0, len(span.rows), height):
             tile = span.rows[top : top + height]
             position = span.position + top
-            splits = -(-(position + len(tile)) // SPLIT)
+            splits = count_splits(position + len(tile))
             tiles.append((len(rows), len(tile), position, len(pages), len(units), splits))
             for split in range(splits):
                 units.append((len(tiles) - 1, split, lines))

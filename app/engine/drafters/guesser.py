@@ -64,8 +64,8 @@ class ModelGuesser:
         Ends when every product of confidences is below `floor`. Raises ArithmeticError for logits that are not finite.
         """
         can_chain = isinstance(self.model, FusedForward)
-        chains = [w for w in works if can_chain and w.final and is_greedy(w)]
-        single = [w for w in works if not (can_chain and w.final and is_greedy(w))]
+        chains = [work for work in works if can_chain and work.final]
+        single = [work for work in works if not (can_chain and work.final)]
         found = {id(w): g for w, g in zip(chains, self._chains(chains, depth, floor), strict=True)}
         found |= {id(w): g for w, g in zip(single, self._single(single), strict=True)}
         return [found[id(work)] for work in works]
@@ -109,7 +109,8 @@ class ModelGuesser:
         packed = plan(works, self._runner.kv)
         packed.added = self._features.rows(works) if self._features else None
         absent = self._features.absent_rows(len(works)) if self._features else None
-        chain = self.model.chain(packed, depth, floor, self._columns, absent)
+        choices = [choice_of(work.sequence.sampling) for work in works]
+        chain = self.model.chain(packed, depth, floor, self._columns, absent, choices)
         count = int(chain.steps[0])
         guesses, chances = chain.guesses[:count].tolist(), chain.chances[:count].tolist()
         if any(tokens[0] < 0 for step in guesses for tokens in step):

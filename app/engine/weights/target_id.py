@@ -33,11 +33,12 @@ def _activations(folder: Path, settings: Settings) -> str:
 
 
 def _on_cpu(folder: Path, settings: Settings) -> str:
-    """A model whose own modules run multiplies no integers, but only loading it would tell."""
-    if settings.engine == "vllm" or settings.activations == "int8" or settings.weights == "float32":
+    """A model whose own modules run has neither such products nor splits, but only loading it would tell."""
+    if settings.engine == "vllm":
         return "float32"
-    has_integers = settings.weights != "stored" or bool(_kinds(folder) - FLOATS)
-    return "float32, blocks of integers apart" if has_integers else "float32"
+    of_floats = settings.weights == "float32" or settings.weights == "stored" and _kinds(folder) <= FLOATS
+    products = "" if settings.activations == "int8" or of_floats else ", blocks of integers apart"
+    return f"float32{products}, splits of 128 and 512 keys"
 
 
 def _kinds(folder: Path) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.products.integer_formats import IntegerFormat, RowBlock
-from kernels.cpu.products.integer_pairs import declared, sums_by_pairs
+from kernels.cpu.products.integer_pairs import dot_bytes, sums_by_halves, sums_by_pairs
 from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES, QUAD_BITS, ROUNDED, SCALED
 from kernels.cpu.products.tile import by_height, integer, named, packed_product, repeat
 from kernels.cpu.simd import (
@@ -33,7 +33,8 @@ from kernels.cpu.simd import (
     spread,
 )
 
-ROWS = {"vnni": (8, 6), "avx2": (4, 4), "any": (4, 4)}  # of the largest tile of rounded rows, by a part's sums
+# Of the largest tile of rounded rows, by a part's sums.
+ROWS = {"vnni": (8, 6), "vnni, 256 bits": (4, 4), "avx2": (4, 4), "any": (4, 4)}
 FLOAT_ROWS = 8 if processor_has("avx512f") else 4  # the same of float32 rows, whose chains are summed apart
 AHEAD = 3072  # bytes that memory is asked for before they are needed
 
@@ -42,9 +43,11 @@ _FLOATS, _INTS = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
 
 
 def instructions() -> str:
-    """Return the processor's instructions for products of bytes: vnni, avx2, or any."""
+    """Return the processor's instructions for products of bytes, one of ROWS."""
     if processor_has("avx512vnni") and processor_has("avx512bw"):
         return "vnni"
+    if processor_has("avxvnni") or processor_has("avx512vnni"):
+        return "vnni, 256 bits"
     return "avx2" if processor_has("avx2") else "any"
 
 
@@ -164,7 +167,7 @@ def _add_floats(b: ir.IRBuilder, parts: list[WeightPart], at_once: int, sums: li
 def _add_integers(b: ir.IRBuilder, parts: list[WeightPart], at_once: int, sums: list[Any]) -> list[Any]:
     (part,) = parts
     form, of = part.form, part.of
-    add_up = sums_by_pairs if instructions() == "avx2" else _sums
+    add_up = {"avx2": sums_by_pairs, "vnni, 256 bits": sums_by_halves}.get(instructions(), _sums)
     whole = []
     for i, first in enumerate(range(0, BLOCK, form.lines)):
         starts = [load_at(b, x, BLOCK + 12 + 4 * i, _I32) if form.lines < BLOCK else _I32(0) for x in of]
@@ -182,17 +185,11 @@ def _sums(
     b: ir.IRBuilder, form: IntegerFormat, weights: Any, of: list[Any], first: int, starts: list[Any]
 ) -> list[Any]:
     """Add a part's lines `first ... first + form.lines - 1` to where each row's integer sums begin."""
-    dot = _vnni if instructions() == "vnni" else _any
+    dot = dot_bytes if instructions() == "vnni" else _any
     sums = [spread(b, start) for start in starts]
     for line, w in form.quads(b, weights, first, form.lines, _INTS):
         sums = [dot(b, some, w, _spread_at(b, x, line, _I32)) for some, x in zip(sums, of, strict=True)]
     return sums
-
-
-def _vnni(b: ir.IRBuilder, sums: Any, w: Any, x: Any) -> Any:
-    """Add to each of sixteen sums four products of unsigned with signed bytes: one instruction."""
-    kind = ir.FunctionType(_INTS, [_INTS] * 3)
-    return b.call(declared(b, "llvm.x86.avx512.vpdpbusd.512", kind), [sums, w, x])
 
 
 def _any(b: ir.IRBuilder, sums: Any, w: Any, x: Any) -> Any:

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from kernels.cpu.attention import ATTEND, SPLIT, attend, join
+from kernels.cpu.attention import ATTEND, FIRST_SPLIT, SPLIT, attend, join, splits_of
 from kernels.cpu.simd import LANES
 
 NO_WINDOW = 2**62
@@ -19,7 +19,7 @@ def one_tile(code, q, position, window, pages, keys, values, out):
     """Attend a tile: scaled queries (rows, FOLD, D) at positions from `position` on; returns the
     same shape."""
     rows = q.shape[0]
-    lines, splits = rows * FOLD, -(-(position + rows) // SPLIT)
+    lines, splits = rows * FOLD, splits_of(position + rows)
     scores = np.empty((lines, SPLIT), np.float32)
     sums = np.empty((splits, lines, DEPTH), np.float32)
     stats = np.empty((splits, lines, 2), np.float32)
@@ -67,7 +67,7 @@ class Cache:
 
 
 @pytest.mark.parametrize("window", [NO_WINDOW, 1, 7, 40, SPLIT + 9])
-@pytest.mark.parametrize("first", [0, 5, 31, 100, SPLIT - 4, SPLIT + 3, 3 * SPLIT - 1])
+@pytest.mark.parametrize("first", [0, 5, 31, 100, FIRST_SPLIT - 4, SPLIT - 4, SPLIT + 3, 3 * SPLIT - 1])
 def test_rows_are_their_definition_and_keep_their_bits(first, window):
     cache = Cache(first + 8)
     tile = cache.attend(first, 8, window)

@@ -12,37 +12,40 @@ from kernels.cpu.threads import (
     ASLEEP,
     HEADER,
     Team,
+    enter,
+    leave,
     meet,
     take,
     team,
     words,
 )
 
-PARTS, PIECES = 300, 7
+PARTS = 300
 
 
 @numba.njit(nogil=True)
 def add_up(memory, threads, cells, seen):
     """Add one to each cell in every part, a piece at a time; between parts all cells must agree."""
-    at = memory.ctypes.data
+    at, pieces = memory.ctypes.data, len(cells)
     for part in range(PARTS):
-        while True:
+        works = enter(at, threads, pieces)
+        while works:
             piece = take(at, part, 2)
-            if piece >= PIECES:
+            if piece >= pieces:
                 break
-            for i in range(piece, min(piece + 2, PIECES)):
+            for i in range(piece, min(piece + 2, pieces)):
                 cells[i] += 1
-        meet(at, threads)
-        for i in range(PIECES):
+        leave(at, threads, pieces, works)
+        for i in range(pieces):
             seen[0] += cells[i] != part + 1
-        meet(at, threads)
 
 
+@pytest.mark.parametrize("pieces", [1, 7])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_every_piece_is_done_once_and_no_thread_runs_ahead(size):
+def test_every_piece_is_done_once_and_no_thread_runs_ahead(size, pieces):
     team = Team(size)
     for _ in range(3):
-        memory, cells = words(PARTS), np.zeros(PIECES, np.int64)
+        memory, cells = words(PARTS), np.zeros(pieces, np.int64)
         wrong = [np.zeros(1, np.int64) for _ in range(size)]
         team.run(lambda thread, m=memory, c=cells, w=wrong: add_up(m, size, c, w[thread]))
         assert (cells == PARTS).all()

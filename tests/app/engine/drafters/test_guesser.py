@@ -20,6 +20,8 @@ from tests.fakes import PAGE_TOKENS, VOCAB
 MEMORY = {"kv_bytes": 2**20, "page_tokens": PAGE_TOKENS}
 HEAD_IDS = torch.tensor([1, 4, 5, 17, 30, 60])
 TEXT = list(range(20, 40))
+GREEDY, SAMPLED = Sampling(), Sampling(temperature=0.8, seed=3)
+FILTERED = Sampling(temperature=1.1, top_p=0.9, top_k=20, min_p=0.01, seed=2**40 + 5)
 
 
 def guess(guesser: ModelGuesser, sampling: Sampling):
@@ -83,11 +85,12 @@ def test_a_chunk_of_a_prompt_has_no_guess():
     assert guesser.guess([work], 1, 0.0) == [[]]
 
 
-def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
+def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, sampling: Sampling = GREEDY):
     """Return final entries of texts of these lengths, cached up to a last piece of a few tokens."""
     works = []
     for i, length in enumerate(lengths):
-        state = fakes.cached([(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)], request_id=f"r{i}")
+        tokens = [(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)]
+        state = fakes.cached(tokens, request_id=f"r{i}", sampling=sampling)
         read = max(0, length - 1 - i)
         if read:
             first = fakes.work(state, 0, read)
@@ -98,12 +101,12 @@ def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
     return works
 
 
-def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
-    """Return the guesses of as many calls."""
-    works = works_of(guesser, lengths, depth)
+def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, sampling: Sampling):
+    """Return the guesses of as many calls, each from logits."""
+    works = works_of(guesser, lengths, depth, sampling)
     found = [[] for _ in works]
     for _ in range(depth):
-        for guesses, (guess,) in zip(found, guesser.guess(works, 1, 0.0), strict=True):
+        for guesses, (guess,) in zip(found, guesser.guess_one(works, 2), strict=True):
             guesses.append(guess)
         for work, guesses in zip(works, found, strict=True):
             work.start, work.tokens = work.start + len(work.tokens), [guesses[-1].token]
@@ -112,14 +115,15 @@ def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int):
 
 @pytest.mark.parametrize("lengths", [(1,), (20, 3, 47), (509, 511, 512, 30)])
 @pytest.mark.parametrize("head_ids", [None, HEAD_IDS])
-def test_guesses_of_one_call_are_those_of_many(lengths, head_ids):
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FILTERED], ids=["greedy", "sampled", "filtered"])
+def test_guesses_of_one_call_are_those_of_many(lengths, head_ids, sampling):
     model = fakes.tiny(max_position_embeddings=1024)
     if head_ids is not None:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[head_ids])
         model.lm_head.out_features = len(head_ids)
     guesser = ModelGuesser(choose_forward(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
-    found = guesser.guess(works_of(guesser, lengths, 6), 6, 0.0)
-    for ours, theirs in zip(found, one_by_one(guesser, lengths, 6), strict=True):
+    found = guesser.guess(works_of(guesser, lengths, 6, sampling), 6, 0.0)
+    for ours, theirs in zip(found, one_by_one(guesser, lengths, 6, sampling), strict=True):
         assert [(g.token, g.second) for g in ours] == [(g.token, g.second) for g in theirs]
         for field in ("confidence", "second_confidence"):
             assert [getattr(g, field) for g in ours] == pytest.approx([getattr(g, field) for g in theirs], rel=1e-4)
