@@ -86,7 +86,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     two = parser.add_argument_group("simulated")
     two.add_argument("--log", type=Path, default=ROOT / "lab" / "data" / "four.json.gz", help="the recording")
     two.add_argument("--costs", type=Path, help="a stated target's step costs; all else costs what --live has")
-    two.add_argument("--live", type=Path, default=simulated.LIVE, help="what Python and messages took somewhere")
+    two.add_argument("--live", type=Path, help=f"what Python and messages take (default: {simulated.LIVE.name})")
     two.add_argument("--slowdown", type=float, default=1.0, help="of the target")
     two.add_argument("--drafter-slowdown", type=float, default=1.0, help="of the model drafters")
     two.add_argument("--drafter-ms", type=float, help="of a guess of each drafter in any batch (default: the recorded)")
@@ -106,8 +106,8 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     three.add_argument("--mbit", type=float, default=100.0, help="a cable's rate, Mbit/s")
     three.add_argument("--logs", type=Path, help="keep the processes' logs in this folder")
     args = parser.parse_args(argv)
-    if args.remember and not args.paced:
-        parser.error("--remember is for --paced")
+    if args.remember and not args.paced or args.live and not args.costs:
+        parser.error("--remember is for --paced, --live for --costs")
     if args.hop_ms is None:
         args.hop_ms = 0.0 if args.paced else 0.5
     if args.hosts > MOST_HOSTS or min(args.hop_ms, args.warm_up) < 0 or min([args.mbit, *(args.rates or ())]) <= 0.0:
@@ -131,7 +131,7 @@ def in_simulation(args: argparse.Namespace) -> Figures:
     )
     like = json.loads(args.like.read_text()) if args.like else None
     if args.costs:
-        setting = simulated.with_live_costs(setting, args.live)
+        setting = simulated.with_live_costs(setting, args.live or simulated.LIVE)
     if like and not args.costs:
         setting = fitted(log, like, place_of(like, args.streams), load)
     names = ("slowdown", "cores", "hop_s", "host_s", "trees_s", "here_s", "search_s", "mail_s", "jobs_s")
@@ -206,7 +206,8 @@ def recording(args: argparse.Namespace) -> Log:
     texts = tuple(text.model_copy(update={"tokens": text.tokens[: args.max_tokens]}) for text in log.texts)
     log = log.model_copy(update={"texts": texts})
     if args.costs:
-        log = simulated.with_live_drafters(log.model_copy(update={"costs": args.costs.read_text()}), args.live)
+        log = log.model_copy(update={"costs": args.costs.read_text()})
+        log = simulated.with_live_drafters(log, args.live or simulated.LIVE)
     log = with_stated_drafters(log, 1e-3 * args.drafter_ms) if args.drafter_ms else log
     return lengthened(log, args.long, args.seed) if args.long else log
 

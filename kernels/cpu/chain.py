@@ -47,8 +47,8 @@ class Chain(NamedTuple):
     guesses: np.ndarray  # (depth, B, 2) int64, tokens; -1 where the logits are no numbers
     chances: np.ndarray  # (depth, B, 2) float32
     steps: np.ndarray  # (1,) int64, steps done
-    logits: np.ndarray  # (B, columns of the head) float32, which each step writes
-    limits: np.ndarray  # (B, 3) float32: temperature (0: none), top_p, logarithm of min_p
+    logits: np.ndarray  # (B, columns of the head in whole blocks) float32, which each step writes
+    limits: np.ndarray  # (B, 3) float64: temperature (0: none), top_p, logarithm of min_p
     top_k: np.ndarray  # (B,) int64
     noise: np.ndarray  # (B, 3) uint32, the words of seed and choice
 
@@ -109,9 +109,9 @@ def guess(m: Model, r: Room, c: Chain, done: int, i: int) -> None:
     if first < 0:
         c.guesses[done, i, 0] = -1
         return
-    highest, temperature = load_one(row + 4 * first), c.limits[i, 0]
+    highest, temperature = load_one(row + 4 * first), np.float32(c.limits[i, 0])
     if temperature > ZERO:
-        filters = Filters(c.top_k[i], float(c.limits[i, 1]), float(c.limits[i, 2]))
+        filters = Filters(c.top_k[i], c.limits[i, 1], c.limits[i, 2])
         mass = sum_exp(row, highest, m.vocab, ONE / temperature) if filters.top_p < 1.0 else 0.0
         noise = key_of(c.noise[i, 0], c.noise[i, 1], c.noise[i, 2], c.first_position[i] + done)
         x = c.logits[i][: m.vocab]

@@ -114,7 +114,7 @@ def release(words: int) -> None:
 def enter(words: int, threads: int, pieces: int) -> bool:
     """Wait for all threads, and tell whether this one works on a part of so many pieces; then it may `leave`.
 
-    A single piece is left to the last to come, since it takes no longer than another meeting.
+    A single piece is left to the last to come: the others could only wait for it, and do so without meeting again.
     """
     if pieces == 1:
         return arrive(words, threads)

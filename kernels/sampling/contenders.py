@@ -151,9 +151,11 @@ def two_best(
 
     mass: of all, e^z over that of the likeliest; read if top_p < 1.
     """
-    ids, z = window(x, likeliest, temperature, filters, tokens, noise, inf, 2)
+    best = int(np.int64(2))  # a literal would be another type, for which both were compiled once more
+    most = _nucleus(x, likeliest, mass, temperature, filters) if filters.top_p < 1.0 and filters.top_k < 1 else inf
+    ids, z = window(x, likeliest, temperature, filters, tokens, noise, most, best)
     masses = np.exp(z - z.max()) if filters.top_p < 1.0 else z[:0]
-    ids, scores, log_mass = find(ids, z, masses, mass, temperature, filters, tokens, noise, 2)
+    ids, scores, log_mass = find(ids, z, masses, mass, temperature, filters, tokens, noise, best)
     first, second = 0, -1
     for i in range(1, len(scores)):
         if scores[i] > scores[first]:
@@ -167,13 +169,26 @@ def two_best(
 
 
 @kernel
+def _nucleus(x: np.ndarray, likeliest: int, mass: float, temperature: np.float32, filters: Filters) -> float:
+    """Return one of NUCLEI that holds what top-p keeps, or inf."""
+    for size in NUCLEI:
+        inside, least = 0.0, x[likeliest] - temperature * np.float32(size)
+        for i in range(len(x)):
+            if x[i] >= least:
+                inside += exp((x[i] - x[likeliest]) / temperature)
+        if inside >= filters.top_p * mass:
+            return size
+    return inf
+
+
+@kernel
 def key_of(low_seed: np.uint32, high_seed: np.uint32, choice: np.uint32, position: int) -> tuple[np.uint32, np.uint32]:
     """Compute `gumbel_noise.noise_key`."""
     low, high = _GOLDEN, _FIRST
     for word in (low_seed, high_seed, choice, np.uint32(position)):
         low = _mix(low ^ word)
         high = _mix(np.uint32(high + low + word))
-    return low, high
+    return np.uint32(low), np.uint32(high)
 
 
 @kernel
@@ -250,12 +265,12 @@ def able(
     """
     top = z.max()
     first, second = -inf, -inf  # scores
-    rest, mass = np.empty(len(ids)), 0.0
+    rest, of_noise, mass = np.empty(len(ids)), np.empty(len(ids)), 0.0
     for i in range(len(ids)):
         if z[i] >= floor:
             rest[i] = _rest(tokens[ids[i]] if len(tokens) else ids[i], noise)
             if best > 1 or z[i] >= top - NEAR:
-                score = z[i] - log(-log(1.0 - rest[i]))
+                score = of_noise[i] = z[i] - log(-log(1.0 - rest[i]))
                 mass += exp(temperature * (score - top)) if best > 1 else 0.0
                 if score > first:
                     first, second = score, first
@@ -266,7 +281,11 @@ def able(
     for i in range(len(ids)):
         if z[i] >= floor:
             lead = z[i] - reach
-            if lead >= -1.0 or (lead > -MOST - 1.0 and rest[i] <= (1.0 + SLACK) * exp(lead)):
+            if best > 1:  # all scores are known
+                is_able = of_noise[i] >= reach
+            else:
+                is_able = lead >= -1.0 or (lead > -MOST - 1.0 and rest[i] <= (1.0 + SLACK) * exp(lead))
+            if is_able:
                 places[count] = i
                 count += 1
     kept = places[:count]

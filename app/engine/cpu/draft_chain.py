@@ -63,7 +63,7 @@ def chain_of(
         chances=np.zeros((depth, batch, 2), np.float32),
         steps=np.zeros(1, np.int64),
         logits=np.zeros((0, 0), np.float32),
-        limits=np.array([(own.temperature, own.top_p, own.log_min_p) for own in limits], np.float32),
+        limits=np.array([(own.temperature, own.top_p, own.log_min_p) for own in limits], np.float64),
         top_k=np.array([own.top_k for own in limits], np.int64),
         noise=np.array([(own.seed & MASK, own.seed >> 32 & MASK, own.choice & MASK) for own in limits], np.uint32),
     )

@@ -1,5 +1,7 @@
 """Guess each sequence's two best next tokens with the target's own noise (design D1)."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -15,6 +17,7 @@ from app.errors import ModelRefused
 from app.request import Sampling
 from app.state import BatchEntry, CachedSequence, Guess, Tree
 from kernels.sampling.contenders import contenders
+from kernels.sampling.target_token import MIN_TEMPERATURE
 
 PROBED = 24  # tokens
 ALIKE = 1e-3  # relative difference allowed between two computations of a confidence
@@ -76,7 +79,10 @@ class ModelGuesser:
 
     def check(self) -> None:
         """Raise ModelRefused unless guesses in one call equal guesses one by one."""
-        sequence = probe(PROBED, self.model.vocab_size)
+        for sampling in (Sampling(), Sampling(temperature=1.0, seed=1)):
+            self._check(replace(probe(PROBED, self.model.vocab_size), sampling=sampling))
+
+    def _check(self, sequence: CachedSequence) -> None:
         whole = BatchEntry(sequence, 0, sequence.tokens[:], Tree(), final=True)
         if not isinstance(self.model, FusedForward) or not self.try_reserve(whole, 2):
             return
@@ -135,7 +141,8 @@ def sampled(logits: torch.Tensor, head_ids: torch.Tensor | None, position: int, 
     Their confidences are parts of the mass of logits + T G: at any temperature T a lead counts in the model's own
     units, and without temperature it is the confidence of the likeliest token.
     """
-    found, temperature = contenders(logits, choice_of(sampling), position, head_ids, best=2), sampling.temperature
+    found = contenders(logits, choice_of(sampling), position, head_ids, best=2)
+    temperature = max(sampling.temperature, MIN_TEMPERATURE)
     best = np.argsort(-found.scores, kind="stable")[:2]
     ids = found.ids[best] if head_ids is None else head_ids[found.ids[best]].numpy()
     return _guess(ids.tolist(), np.exp(temperature * found.scores[best] - found.log_mass).tolist())

@@ -46,7 +46,7 @@ def instructions() -> str:
     """Return the processor's instructions for products of bytes, one of ROWS."""
     if processor_has("avx512vnni") and processor_has("avx512bw"):
         return "vnni"
-    if processor_has("avxvnni") or processor_has("avx512vnni"):
+    if processor_has("avxvnni") or (processor_has("avx512vnni") and processor_has("avx512vl")):
         return "vnni, 256 bits"
     return "avx2" if processor_has("avx2") else "any"
 

@@ -13,6 +13,7 @@ from app.engine.weights.tensors import embedding_sha256
 from app.errors import ModelRefused
 from app.request import Sampling
 from kernels.cpu.decoder import decode
+from kernels.sampling.contenders import find, window
 from kernels.sampling.gumbel_noise import gumbel_noise_reference
 from tests import fakes
 from tests.fakes import PAGE_TOKENS, VOCAB
@@ -21,7 +22,8 @@ MEMORY = {"kv_bytes": 2**20, "page_tokens": PAGE_TOKENS}
 HEAD_IDS = torch.tensor([1, 4, 5, 17, 30, 60])
 TEXT = list(range(20, 40))
 GREEDY, SAMPLED = Sampling(), Sampling(temperature=0.8, seed=3)
-FILTERED = Sampling(temperature=1.1, top_p=0.9, top_k=20, min_p=0.01, seed=2**40 + 5)
+NUCLEUS = Sampling(temperature=0.7, top_p=0.8, seed=2**40 + 5)
+FILTERED = Sampling(temperature=1.1, top_p=0.9, top_k=20, min_p=0.01, seed=6)
 
 
 def guess(guesser: ModelGuesser, sampling: Sampling):
@@ -40,7 +42,7 @@ def logits_of(model, ids: list[int]) -> torch.Tensor:
 def test_a_chain_calls_the_forward_that_is_compiled_already():
     """Other types of arguments would have it compiled twice at a first start, for twenty seconds."""
     guess(ModelGuesser(choose_forward(fakes.tiny()), None, **MEMORY), Sampling())
-    assert len(vars(decode)["overloads"]) == 1
+    assert [len(vars(each)["overloads"]) for each in (decode, find, window)] == [1, 1, 1]
 
 
 def test_a_greedy_guess_is_the_two_likeliest_tokens():
@@ -85,12 +87,12 @@ def test_a_chunk_of_a_prompt_has_no_guess():
     assert guesser.guess([work], 1, 0.0) == [[]]
 
 
-def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, sampling: Sampling = GREEDY):
-    """Return final entries of texts of these lengths, cached up to a last piece of a few tokens."""
+def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, samplings=(GREEDY,)):
+    """Return final entries of texts of these lengths, cached up to a last piece of a few tokens, sampled in turn."""
     works = []
     for i, length in enumerate(lengths):
         tokens = [(i * 13 + j * j * 5 + j) % VOCAB for j in range(length)]
-        state = fakes.cached(tokens, request_id=f"r{i}", sampling=sampling)
+        state = fakes.cached(tokens, request_id=f"r{i}", sampling=samplings[i % len(samplings)])
         read = max(0, length - 1 - i)
         if read:
             first = fakes.work(state, 0, read)
@@ -101,9 +103,9 @@ def works_of(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, sampli
     return works
 
 
-def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, sampling: Sampling):
+def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, samplings):
     """Return the guesses of as many calls, each from logits."""
-    works = works_of(guesser, lengths, depth, sampling)
+    works = works_of(guesser, lengths, depth, samplings)
     found = [[] for _ in works]
     for _ in range(depth):
         for guesses, (guess,) in zip(found, guesser.guess_one(works, 2), strict=True):
@@ -113,17 +115,17 @@ def one_by_one(guesser: ModelGuesser, lengths: tuple[int, ...], depth: int, samp
     return found
 
 
-@pytest.mark.parametrize("lengths", [(1,), (20, 3, 47), (509, 511, 512, 30)])
+@pytest.mark.parametrize("lengths", [(1,), (20, 3, 125, 382), (509, 511, 512, 30)])
 @pytest.mark.parametrize("head_ids", [None, HEAD_IDS])
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, FILTERED], ids=["greedy", "sampled", "filtered"])
-def test_guesses_of_one_call_are_those_of_many(lengths, head_ids, sampling):
+@pytest.mark.parametrize("samplings", [(GREEDY,), (SAMPLED, GREEDY), (NUCLEUS, FILTERED)])
+def test_guesses_of_one_call_are_those_of_many(lengths, head_ids, samplings):
     model = fakes.tiny(max_position_embeddings=1024)
     if head_ids is not None:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight[head_ids])
         model.lm_head.out_features = len(head_ids)
     guesser = ModelGuesser(choose_forward(model), head_ids, kv_bytes=2**22, page_tokens=PAGE_TOKENS)
-    found = guesser.guess(works_of(guesser, lengths, 6, sampling), 6, 0.0)
-    for ours, theirs in zip(found, one_by_one(guesser, lengths, 6, sampling), strict=True):
+    found = guesser.guess(works_of(guesser, lengths, 6, samplings), 6, 0.0)
+    for ours, theirs in zip(found, one_by_one(guesser, lengths, 6, samplings), strict=True):
         assert [(g.token, g.second) for g in ours] == [(g.token, g.second) for g in theirs]
         for field in ("confidence", "second_confidence"):
             assert [getattr(g, field) for g in ours] == pytest.approx([getattr(g, field) for g in theirs], rel=1e-4)
