@@ -108,6 +108,7 @@ def parse_args(argv: Listed[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.remember and not args.paced or args.live and not args.costs:
         parser.error("--remember is for --paced, --live for --costs")
+    args.live = args.live or simulated.LIVE
     if args.hop_ms is None:
         args.hop_ms = 0.0 if args.paced else 0.5
     if args.hosts > MOST_HOSTS or min(args.hop_ms, args.warm_up) < 0 or min([args.mbit, *(args.rates or ())]) <= 0.0:
@@ -131,7 +132,7 @@ def in_simulation(args: argparse.Namespace) -> Figures:
     )
     like = json.loads(args.like.read_text()) if args.like else None
     if args.costs:
-        setting = simulated.with_live_costs(setting, args.live or simulated.LIVE)
+        setting = simulated.with_live_costs(setting, args.live)
     if like and not args.costs:
         setting = fitted(log, like, place_of(like, args.streams), load)
     names = ("slowdown", "cores", "hop_s", "host_s", "trees_s", "here_s", "search_s", "mail_s", "jobs_s")
@@ -206,8 +207,7 @@ def recording(args: argparse.Namespace) -> Log:
     texts = tuple(text.model_copy(update={"tokens": text.tokens[: args.max_tokens]}) for text in log.texts)
     log = log.model_copy(update={"texts": texts})
     if args.costs:
-        log = log.model_copy(update={"costs": args.costs.read_text()})
-        log = simulated.with_live_drafters(log, args.live or simulated.LIVE)
+        log = simulated.with_live_drafters(log.model_copy(update={"costs": args.costs.read_text()}), args.live)
     log = with_stated_drafters(log, 1e-3 * args.drafter_ms) if args.drafter_ms else log
     return lengthened(log, args.long, args.seed) if args.long else log
 

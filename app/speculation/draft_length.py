@@ -117,9 +117,9 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float,
     """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. A row
-    counts as free where the costs are rough, since only steps of several rows correct these. Where no drafts are asked
-    for (`unseen`), the chance is at least that of a new sequence of a new tenant, since texts may have come that the
-    drafters know. Those take part whose text is read within `draft_s`, what drafting takes, or else the first to be
+    counts as free while the costs are rough: only steps of several rows correct them. `unseen`: no drafts are asked for
+    now. Then the chance is at least that of a new sequence of a new tenant, since texts may have come that the drafters
+    know. Those take part whose text is read within `draft_s`, what drafting takes, or else the first to be
     read.
     """
     size = len(candidates)

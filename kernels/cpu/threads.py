@@ -90,7 +90,7 @@ def arrive(words: int, threads: int) -> bool:
     The words hold the threads that have arrived, the number of the meeting, and the threads asleep.
     """
     generation = fetch(words + GENERATION)
-    if fetch_add(words, 1) == threads - 1:
+    if threads == 1 or fetch_add(words, 1) == threads - 1:
         return True
     spins = 0
     while fetch(words + GENERATION) == generation:

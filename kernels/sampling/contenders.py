@@ -265,12 +265,12 @@ def able(
     """
     top = z.max()
     first, second = -inf, -inf  # scores
-    rest, of_noise, mass = np.empty(len(ids)), np.empty(len(ids)), 0.0
+    rest, mass = np.empty(len(ids)), 0.0
     for i in range(len(ids)):
         if z[i] >= floor:
             rest[i] = _rest(tokens[ids[i]] if len(tokens) else ids[i], noise)
             if best > 1 or z[i] >= top - NEAR:
-                score = of_noise[i] = z[i] - log(-log(1.0 - rest[i]))
+                score = z[i] - log(-log(1.0 - rest[i]))
                 mass += exp(temperature * (score - top)) if best > 1 else 0.0
                 if score > first:
                     first, second = score, first
@@ -281,11 +281,7 @@ def able(
     for i in range(len(ids)):
         if z[i] >= floor:
             lead = z[i] - reach
-            if best > 1:  # all scores are known
-                is_able = of_noise[i] >= reach
-            else:
-                is_able = lead >= -1.0 or (lead > -MOST - 1.0 and rest[i] <= (1.0 + SLACK) * exp(lead))
-            if is_able:
+            if lead >= -1.0 or (lead > -MOST - 1.0 and rest[i] <= (1.0 + SLACK) * exp(lead)):
                 places[count] = i
                 count += 1
     kept = places[:count]

@@ -9,6 +9,7 @@ from app.config import Settings
 from app.engine.weights import target_id as module
 from app.engine.weights.resolve import GGUF
 from app.engine.weights.target_id import target_id
+from kernels.cpu.attention import FIRST_SPLIT, SPLIT
 from tests import fakes
 from tests.app.engine.weights.ggufs import write
 
@@ -64,6 +65,7 @@ def test_integers_are_another_target_than_the_floats_they_stand_for(
     for given, differ in (({}, changes), ({"activations": "int8"}, False)):
         ids = {id_of(tmp_path, tmp_path, weights=weights, **given) for weights in ("stored", "float32")}
         assert (len(ids) == 2) == differ
+    assert f"splits of {FIRST_SPLIT} and {SPLIT} keys" in module._on_cpu(tmp_path, Settings(home=tmp_path))
     by_vllm = Settings(home=tmp_path, engine="vllm")
     assert module._on_cpu(tmp_path, by_vllm) == "float32", "its products are not ours"
 
