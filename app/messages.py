@@ -162,8 +162,9 @@ class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     step_s: Annotated[float, Meta(ge=0)] = 0.0
     # Least survival of a guess that models go on from; 0: they go on from any.
     least_survival: Annotated[float, Meta(ge=0, le=1)] = LEAST_SURVIVAL
-    # A model's guesses become a tree of at most so many nodes; 0: a path, and second-best guesses are leaves.
+    # A model's guesses become a tree of at most so many nodes; 0: a path, with second-best guesses as leaves if wanted.
     max_nodes: Annotated[int, Meta(ge=0, le=64)] = 0
+    has_leaves: bool = True
     # Tokens that a second of drafting for this sequence costs all that wait for it, over the sequences asked together.
     pace: Annotated[float, Meta(ge=0)] = 0.0
     is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft

@@ -20,6 +20,9 @@ class PipelineRunner:
     """A way's pipeline. A prompt that comes twice is known to the suffix drafter."""
 
     def __init__(self, way: Variant, settings: Settings, models: Models, max_tokens: int) -> None:
+        """Raises ValueError for a way that no pipeline has."""
+        if way.ends_as:
+            raise ValueError(f"{way.name!r} does not run in this process: its drafters are processes of their own")
         self._settings = settings.changed(**way.settings)
         self._bounds = SpeculationBounds(enabled=way.speculates)
         self._max_tokens = max_tokens

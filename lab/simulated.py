@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
+from app.engine.step_costs import StepCosts
 from app.engine.weights.blocks import dense
 from app.engine.weights.resolve import drafter_folder, target_folder
 from app.engine.weights.tensors import stored_embedding
@@ -15,7 +16,9 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_model_free
 from app.store.protocol import Snapshot
 from bench.prompts import Prompts
+from lab.adaspec import AdaSpec
 from lab.load import Block
+from lab.simulate.adaspec import AdaSpecGuesser
 from lab.simulate.log import Log
 from lab.simulate.machines import build
 from lab.simulate.world import Setting
@@ -28,6 +31,10 @@ class SimulatedRunner:
     """A way's simulated deployment. A block's prompts are the numbers of the recording's texts."""
 
     def __init__(self, way: Variant, log: Log, setting: Setting) -> None:
+        if way.ends_as:
+            costs = StepCosts.loads(log.costs, setting.slowdown)
+            costs.ratio = 1.0
+            setting = replace(setting, guesser=lambda *own: AdaSpecGuesser(*own, rule=AdaSpec(costs)))
         self._world = build(log, way, setting, lambda: model_free(log.vocab_size))
         self._number = count()
 

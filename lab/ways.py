@@ -6,6 +6,7 @@ from typing import Literal
 
 from app.stages.draft.phrases import Phrases
 from app.stages.draft.registry import MODEL_FREE
+from lab.adaspec import MOST
 
 LENGTHS = (1, 2, 3, 4, 5, 6)  # of fixed chains
 OFF, PACE = "off", "pace"
@@ -24,6 +25,7 @@ class Variant:
     length: int | None = None  # draft tokens a round; None: by the plan's rule
     speculates: bool = True
     without: Literal["fusion"] | None = None  # an ablation that no setting names
+    ends_as: Literal["adaspec"] | None = None  # the rule that ends a draft in its drafter; None: as the plan has it
     # In simulations only: whether beat steers, and fields of the policy that stay as they are.
     is_steered: bool = True
     policy: Mapping[str, object] = field(default_factory=dict)
@@ -63,6 +65,7 @@ WAYS: Mapping[str, Variant] = {
         Variant("cosine, batches in flight", {"plan": "cosine", "overlap": "always-halves"}),
         Variant("faser", {"plan": "faser"}),
         Variant("faser without overlap", {"plan": "faser", "overlap": "none"}),
+        Variant("adaspec", {"plan": "vanilla", "lengths": f"fixed:{MOST}"}, ends_as="adaspec"),
     )
 }
 DEFAULT = (OFF, PACE, "pace, models alone", *PAPERS)

@@ -142,11 +142,20 @@ def test_ways_of_drafting_are_those_of_the_results() -> None:
 
 def test_rates_of_drafters_on_other_hosts_are_those_of_the_results() -> None:
     places = ("hosts", "hosts-four", "hosts-eight", "hosts-sixteen")
-    pairs = ("hosts-qwen", "hosts-qwen-four", "hosts-qwen-eight")
     for name, *cells in table("benchmarks.md", "8 | 16"):
         arm = "pace without tables" if "alone" in name else name.split("`")[1]
-        for file, cell in zip(pairs if "Qwen" in name else places, cells, strict=False):
+        for file, cell in zip(places, cells, strict=True):
             assert cell == ratio(results(file)["arms"][arm]["over off"]), (file, name)
+
+
+def test_ratios_of_the_pair_beside_a_stated_target_are_those_of_the_results() -> None:
+    files = [f"paced-pair-{sampled}{streams}" for sampled in ("", "sampled-") for streams in (1, 4, 16)]
+    rows = table("benchmarks.md", "16, 0.8")
+    assert {name.replace("`", "") for name, *_ in rows} | {"off"} == results(files[0])["ways"].keys()
+    for name, *cells in rows:
+        for file, cell in zip(files, cells, strict=True):
+            mean, lower, _ = results(file)["ways"][name.replace("`", "")]["over"]["off"]
+            assert cell == ratio({"mean": mean, "lower": lower}), (file, name)
 
 
 def test_bands_of_the_papers_are_those_of_the_results() -> None:

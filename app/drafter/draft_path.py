@@ -64,7 +64,8 @@ class DraftPath:
 
     def drafts(self) -> list[Draft]:
         """Return every drafter's draft, no deeper than the job asks for."""
-        return drafts_of(self.id, self.start, self._steps[: self.context.max_draft_tokens])
+        steps = self._steps[: self.context.max_draft_tokens]
+        return drafts_of(self.id, self.start, steps, has_leaves=self.context.has_leaves)
 
     @property
     def _survival(self) -> float:

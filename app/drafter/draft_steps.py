@@ -37,9 +37,9 @@ def fused_step(guesses: Mapping[str, Guess]) -> DraftStep:
     return DraftStep(best.token, best.confidence, dict(guesses))
 
 
-def drafts_of(request_id: str, base: int, steps: list[DraftStep]) -> list[Draft]:
+def drafts_of(request_id: str, base: int, steps: list[DraftStep], *, has_leaves: bool = True) -> list[Draft]:
     names = dict.fromkeys(name for step in steps for name in step.guesses)
-    return [_draft(request_id, base, name, steps) for name in names]
+    return [_draft(request_id, base, name, steps, has_leaves) for name in names]
 
 
 @dataclass(slots=True)
@@ -52,11 +52,11 @@ class _Node:
     is_borrowed: bool = False
 
 
-def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Draft:
+def _draft(request_id: str, base: int, name: str, steps: list[DraftStep], has_leaves: bool) -> Draft:
     nodes: list[_Node] = []
     survival, used = 1.0, 0
     for depth, step in enumerate(steps, start=1):
-        own = _own_nodes(step, name, depth, survival)
+        own = _own_nodes(step, name, depth, survival, has_leaves)
         used = depth if own else used
         survival *= step.confidence
         if all(node.is_leaf for node in own):
@@ -77,13 +77,14 @@ def _draft(request_id: str, base: int, name: str, steps: list[DraftStep]) -> Dra
     )
 
 
-def _own_nodes(step: DraftStep, name: str, depth: int, survival: float) -> list[_Node]:
+def _own_nodes(step: DraftStep, name: str, depth: int, survival: float, has_leaves: bool) -> list[_Node]:
     guess = step.guesses.get(name)
     if guess is None:
         return []
     own = [(guess.token, guess.confidence)]
     # A second best that is on the path costs no row of its own, so its chance does not matter.
-    if guess.second_confidence >= MIN_SECOND or guess.second == step.token != guess.token:
+    is_likely = has_leaves and guess.second_confidence >= MIN_SECOND
+    if is_likely or guess.second == step.token != guess.token:
         own.append((guess.second, guess.second_confidence))
     below = survival * step.confidence  # a leaf never counts for more than the path beside it
     return [

@@ -72,6 +72,7 @@ class Replicas:
             job.pace,
             job.step_s,
             _state(job),
+            job.has_leaves,
         )
         for drafter in self.drafters:
             drafter.update(context)

@@ -10,7 +10,6 @@ from app.speculation.draft_modes import DraftModes
 from app.speculation.faser import FaserLength
 from app.speculation.length_protocol import DraftBatch, DraftSeconds, LengthDecision, LengthPolicy, LengthSearch
 from app.speculation.marginal import Candidate
-from app.state import Tree
 
 MAX_KNOWN = 4096  # requests whose length at the last decision is kept
 # Of CoSine's control:
@@ -57,7 +56,7 @@ class BaselineController:
         """With `is_tree` verify trees, else main branches."""
         self.modes: Final = DraftModes()
         self._policy = policy
-        self._is_tree = is_tree
+        self.is_tree: Final = is_tree
         self._committed = CommittedCounts()
 
     @property
@@ -70,9 +69,6 @@ class BaselineController:
             candidates, batch.costs, self.modes.with_models.costs, batch.now_s, self._committed.since(batch.lengths)
         )
         return LengthDecision(depths)
-
-    def trim(self, tree: Tree) -> Tree:
-        return tree if self._is_tree else tree.chain()
 
 
 class FixedLength:

@@ -10,7 +10,6 @@ from app.speculation.draft_modes import DraftModes
 from app.speculation.guard import MIN_GAIN, TRIAL_ROUNDS, Way
 from app.speculation.length_protocol import DraftBatch, LengthDecision
 from app.speculation.marginal import Candidate, DraftPrice, draft_lengths, tokens_of, warm_up, worth_s
-from app.state import Tree
 
 log = logging.getLogger(__name__)
 TRIAL_TOKENS = 2  # of each sequence, in a trial of models that do not pay
@@ -29,6 +28,7 @@ class LengthController:
     """Choose what `draft_lengths` expects to be fastest, but for trials; the default `LengthPlanner`."""
 
     drafters: Final = None  # routing decides how many drafters take part
+    is_tree: Final = True  # which `tree_budget` cuts
 
     def __init__(self) -> None:
         self.modes: Final = DraftModes()
@@ -55,10 +55,6 @@ class LengthController:
         if is_trial and way is Way.MODELS:  # it shows what drafts take, unless drafters must read for longer than that
             worth = max(worth, 2.0 * self.modes.with_models.costs.seconds(len(candidates), max(depths)))
         return LengthDecision(depths, way is Way.MODEL_FREE, worth, price=price, is_trial=is_trial)
-
-    def trim(self, tree: Tree) -> Tree:
-        """Return the whole tree: `tree_budget` cuts it."""
-        return tree
 
     def _choices(self, batch: DraftBatch) -> dict[Way, _Choice]:
         """Return the best lengths of each way; of equal ones the first is taken."""

@@ -27,6 +27,7 @@ class DraftDispatcher:
         step_s: float = 0.0,
         price: Price = UNPRICED,
         max_nodes: int = 0,
+        has_leaves: bool = True,
     ) -> list[DraftJob]:
         """Make a job for each node that drafts and for the fuser; `readers` get the target's last hidden state."""
         kv = sequence.kv
@@ -58,6 +59,7 @@ class DraftDispatcher:
                 step_s=step_s,
                 least_survival=price.least_survival,
                 max_nodes=max_nodes,
+                has_leaves=has_leaves,
                 pace=price.pace,
                 sharing=nodes if len(nodes) > 1 else (),
             )

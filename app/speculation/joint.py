@@ -25,7 +25,6 @@ from app.speculation.draft_costs import DEFAULT_HOP_S, DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.length_protocol import DraftBatch, LengthDecision, LengthSearch
 from app.speculation.marginal import Candidate
-from app.state import Tree
 
 log = logging.getLogger(__name__)
 CHUNKS = (1, 2, 3, 4, 6, 8)  # draft tokens tried; the whole draft beside them
@@ -73,6 +72,7 @@ class JointController:
     """Decide lengths, chunk and split; a way to work is kept until another one was better for some decisions."""
 
     drafters: Final = None
+    is_tree: Final = False
 
     def __init__(self, search: LengthSearch, splits: tuple[Split, ...]) -> None:
         self.modes: Final = DraftModes()
@@ -93,9 +93,6 @@ class JointController:
         self._plan = chosen
         self._search.record(dict(zip(batch.lengths, chosen.lengths, strict=True)))
         return LengthDecision(chosen.lengths, split=chosen.split)
-
-    def trim(self, tree: Tree) -> Tree:
-        return tree.chain()
 
     @property
     def chunk(self) -> int | None:

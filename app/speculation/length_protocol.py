@@ -9,7 +9,6 @@ from app.engine.step_costs import StepCosts
 from app.speculation.draft_costs import DraftCosts
 from app.speculation.draft_modes import DraftModes
 from app.speculation.marginal import Candidate, DraftPrice
-from app.state import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,7 @@ class LengthPlanner(Protocol):
 
     def plan(self, batch: DraftBatch) -> LengthDecision: ...
 
-    def trim(self, tree: Tree) -> Tree:
-        """Reduce a fused tree to what the verifier may choose from."""
+    @property
+    def is_tree(self) -> bool:
+        """Whether trees are verified, not main branches alone."""
         ...

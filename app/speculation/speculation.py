@@ -116,7 +116,7 @@ class Speculation(RoundObserver):
             if sequence is None or tree is None:
                 continue
             if message.base == len(sequence.tokens):
-                sequence.tree = self.lengths.trim(tree)
+                sequence.tree = tree if self.lengths.is_tree else tree.chain()
             elif job is not None and message.base < len(sequence.tokens):
                 late.append((sequence, tree, sequence.tokens[message.base :]))
         self._update(late)
@@ -283,6 +283,7 @@ class Speculation(RoundObserver):
                 step_s=step_s,
                 price=price,
                 max_nodes=most_nodes,
+                has_leaves=self.lengths.is_tree,
             )
         ]
 

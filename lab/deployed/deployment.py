@@ -31,7 +31,7 @@ from app.metrics import GROUP, QUEUE_WAIT, STEP, TREE
 from app.request import GenerateRequest
 from app.store.protocol import Snapshot
 from bench.load.watcher import cpu_s
-from lab.deployed import paced_verifier
+from lab.deployed import adaspec_drafter, paced_verifier
 from lab.deployed.delay import measured_ms
 from lab.deployed.network import Host, entered, here, star
 from lab.load import Block
@@ -184,6 +184,8 @@ def opened(
     simulation has.
     """
     own = {way.name: settings_of(way, settings) for way in ways}
+    if place.paced is None and any(way.ends_as for way in ways):
+        raise ValueError("adaspec needs --paced: its rule reads the target's step costs")
     with ExitStack() as stack:
         prefix = f"paceline-{os.getpid()}"
         count = len(place.nodes)
@@ -203,7 +205,7 @@ def opened(
                 }
                 runner = DeployedRunner(way.name, Deployment.open(own[way.name].model_copy(update=changes)), fields)
                 stack.callback(runner.deployment.close)
-                _start_way(stack, runner, hub, hosts, place, folder, redis)
+                _start_way(stack, runner, way, hub, hosts, place, folder, redis)
                 found[way.name] = runner
             yield found, hop_ms
 
@@ -273,8 +275,15 @@ def _answers(port: int) -> bool:
 
 
 def _start_way(
-    stack: ExitStack, runner: DeployedRunner, hub: Host, hosts: list[Host], place: Place, folder: Path, redis: _Redis
-) -> None:  # fmt: skip
+    stack: ExitStack,
+    runner: DeployedRunner,
+    way: Variant,
+    hub: Host,
+    hosts: list[Host],
+    place: Place,
+    folder: Path,
+    redis: _Redis,
+) -> None:
     """Start a way's processes, and let them sleep once they are ready: the next way's start alone, too."""
     settings = runner.deployment.settings
     services = [(hub, worker(role, f"{role}-1", settings, 1), place.cores[role != "verify"]) for role in ROLES]
@@ -291,6 +300,8 @@ def _start_way(
         if place.paced and service.role == "verify":
             argv = (sys.executable, "-m", paced_verifier.__name__, str(place.paced.absolute()), service.name)
             argv += () if place.texts is None else (str(place.texts.absolute()),)
+        if place.paced and service.role == "draft" and way.ends_as:
+            argv = (sys.executable, "-m", adaspec_drafter.__name__, str(place.paced.absolute()), service.name)
         process = runner.processes[service.name] = host.start(log, service.env, *argv, core=core)
         stack.callback(stop, process)
         if place.paced:

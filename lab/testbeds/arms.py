@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from lab.testbeds.worlds import WorldSpec
-from lab.ways import OFF, Variant
+from lab.ways import OFF, WAYS, Variant
 
 COMMON = {"pruning": "off"}
 PATIENCE_S = 10.0  # that a paper's plan waits for drafts at most,
 PATIENT = 1000.0  # and otherwise so many times the usual time of drafting
 LENGTHS = (1, 2, 3, 4, 5, 6, 8)  # of chains and trees
-ADASPEC_MOST = 8  # tokens that AdaSpec drafts at most
 MICRO_RUNS = (1, 2, 3, 4)  # tokens of a micro-run of PipeInfer's
 # What runs an arm (`lab.testbeds.play`). Chains: Paceline, whose drafters give no second-best guesses.
 System = Literal["paceline", "chains", "adaspec", "smurfs", "pipeinfer"]
@@ -101,12 +100,11 @@ def faser_arms(world: WorldSpec) -> list[Arm]:
         "faser, lengths and overlap": {"partition": "auto"},
         "faser": {"partition": "auto", "pruning": "auto"},
     }
-    adaspec = plan("adaspec", "vanilla", drafters, {"lengths": f"fixed:{ADASPEC_MOST}"})
     return [
         off(),
         vanilla("vanilla", drafters),
         Arm(plan("vanilla of 6", "vanilla", drafters, {"lengths": "fixed:6"}), system="chains"),
-        Arm(adaspec, system="adaspec"),
+        Arm(plan("adaspec", "vanilla", drafters, WAYS["adaspec"].changes), system="adaspec"),
         smurfs(drafters, {}, [{"overlap": "none"}, *ways]),
         *(Arm(plan(name, "faser", drafters, own), system="chains") for name, own in parts.items()),
         pace(drafters, {"pruning": "auto"}),

@@ -3,20 +3,20 @@
 from collections import deque
 from collections.abc import Sequence as Listed
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.speculation.baselines import BaselineController
 from app.state import BatchEntry, Guess
+from lab.adaspec import AdaSpec
+from lab.simulate.adaspec import AdaSpecGuesser
 from lab.simulate.events import Link
 from lab.simulate.log import DEPTH, Log
 from lab.simulate.machines import build
 from lab.simulate.models import LogGuesser
 from lab.simulate.world import VERIFIERS, Setting, World
-from lab.testbeds.adaspec import AdaSpecGuesser
-from lab.testbeds.arms import ADASPEC_MOST, Arm
+from lab.testbeds.arms import Arm
 from lab.testbeds.figures import Figures, served_of, verified
 from lab.testbeds.pipeinfer import PipeInfer
 from lab.testbeds.roofline import exit_costs, kv_tokens, peak_flops, price_per_h, sharing, step_costs
@@ -112,7 +112,8 @@ def _simulated(world: WorldSpec, arm: Arm, log: Log, load: Load, seed: int) -> W
     setting = setting_of(world, arm.drafters, load.streams, seed)
     match arm.system:
         case "adaspec":
-            setting = replace(setting, guesser=partial(AdaSpecGuesser, costs=step_costs(world), most=ADASPEC_MOST))
+            # Each drafter's model has a rule of its own, since it learns.
+            setting = replace(setting, guesser=lambda *own: AdaSpecGuesser(*own, rule=AdaSpec(step_costs(world))))
         case "smurfs":
             setting = replace(setting, planner=lambda: BaselineController(ClimbingLength()), reshape=Vote(log.texts))
         case "chains":

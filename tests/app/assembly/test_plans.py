@@ -119,11 +119,8 @@ def test_rules_that_weigh_no_token_get_all_that_they_ask_for(changes, is_whole):
 
 
 def test_trees_are_verified_as_such_or_as_chains():
-    tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
-    assert lengths(Settings(plan="specinfer")).trim(tree) is tree
-    assert lengths(Settings(plan="vanilla")).trim(tree).tokens == [1, 2]
-    assert lengths(Settings()).trim(tree) is tree
-    assert lengths(Settings(plan="cosine")).trim(tree) is tree
+    plans = ("specinfer", "vanilla", "pace", "cosine", "faser")
+    assert [lengths(Settings(plan=plan)).is_tree for plan in plans] == [True, False, True, True, False]
 
 
 @pytest.mark.parametrize(

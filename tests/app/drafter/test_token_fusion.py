@@ -1,5 +1,7 @@
 """Test token fusion, and running ahead with it, on scripted models."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +45,16 @@ def test_a_losing_guess_is_a_leaf_in_its_drafters_name():
     tree = fused(drafts, context([8], depth=3))
     by_path = {tuple(way): tree.proposers[i] for i, way in enumerate(ways(tree.tokens, tree.parents))}
     assert by_path[(9, 10, 11)] == ("a",) and by_path[(9, 11)] == ("b",)
+
+
+def test_a_chain_whose_leaves_nobody_verifies_is_whole_without_them():
+    wanted = context([8], depth=3)
+    lengths = []
+    for has_leaves in (True, False):
+        asked = replace(wanted, has_leaves=has_leaves)
+        drafts = drafts_of(fusion(a=steady(1, 0.5, second=1, second_confidence=0.4)), [(asked, ("a",))])
+        lengths.append(len(path(fused(drafts, wanted))))
+    assert lengths == [2, 3]
 
 
 def test_a_token_guessed_by_two_survives_more():

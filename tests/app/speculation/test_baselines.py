@@ -57,10 +57,10 @@ def test_little_is_kept_of_many_requests() -> None:
     assert len(rule._lengths) == len(rule._windows) == MAX_REQUESTS
 
 
-def test_the_chain_is_verified_and_nothing_else() -> None:
+def test_a_tree_has_its_main_branch_as_chain_and_a_fixed_length_has_no_tree() -> None:
     tree = Tree([1, 9, 2], [0, 0, 1], [0.5, 0.3, 0.2], [("a",), ("b",), ("a", "b")])
-    chain = BaselineController(FixedLength(2)).trim(tree)
-    assert chain == Tree([1, 2], [0, 1], [0.5, 0.2], [("a",), ("a", "b")])
+    assert not BaselineController(FixedLength(2)).is_tree
+    assert tree.chain() == Tree([1, 2], [0, 1], [0.5, 0.2], [("a",), ("a", "b")])
 
 
 @pytest.mark.parametrize("kind", ["tree:0", "fixed:65", "fixed", "tree", "best"])

@@ -316,6 +316,7 @@ def test_baseline_lengths_draft_chains_and_verify_all_of_them():
         one.lengths.modes.with_models.of(sequence.record).update(8, 0)
     jobs = one.speculation.request_drafts([sequence, bounded], Policy())
     assert {(job.request_id, job.max_draft_tokens) for job in jobs} == {("r", 3), ("s", 1)}
+    assert not any(job.has_leaves for job in jobs), "they would take the places of the chain's last tokens"
     one.speculation.receive(
         message(tokens=(1, 9, 2), parents=(0, 0, 1), survival=(0.5, 0.3, 0.2), proposers=(("a",),) * 3)
     )
@@ -327,6 +328,7 @@ def test_models_grow_trees_at_a_rows_price_where_lengths_follow_the_gain():
     of = {lengths: parts(lengths=lengths) for lengths in ("marginal", "fixed:3")}
     (grown,), (path,) = (one.speculation.jobs([start(one, "r")], [3], Policy()) for one in of.values())
     assert (grown.max_nodes, path.max_nodes, path.least_survival) == (MOST_NODES, 0, LEAST_SURVIVAL)
+    assert grown.has_leaves
     assert grown.pace > 0.0 and grown.least_survival != LEAST_SURVIVAL
     (alone,) = of["marginal"].speculation.jobs([start(of["marginal"], "s")], [3], Policy(), is_model_free=True)
     assert (alone.max_nodes, alone.pace) == (0, 0.0), "tables draft as they do"

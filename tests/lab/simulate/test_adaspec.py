@@ -8,9 +8,10 @@ from app.drafter.model import ModelDrafter
 from app.engine.step_costs import StepCosts
 from app.request import Sampling
 from app.state import NO_TREE, BatchEntry, CachedSequence, Guess
+from lab.adaspec import AdaSpec
+from lab.simulate.adaspec import AdaSpecGuesser
 from lab.simulate.log import DrafterLog, Text
 from lab.simulate.models import SimClock
-from lab.testbeds.adaspec import AdaSpecGuesser
 from tests import fakes
 from tests.fakes import draft_job
 
@@ -26,7 +27,7 @@ def guesser(confidence: float, costs: StepCosts, token_s: float = 1e-3, most: in
     )
     log = DrafterLog.model_construct(guesses=(chains,) * 64, token_s={64: token_s}, read_s=0.0, context_s=0.0)
     texts = [Text(domain="all", prompt_ids=(1,), tokens=TOKENS)] * 64
-    return AdaSpecGuesser("one", texts, log, SimClock(), costs=costs, most=most)
+    return AdaSpecGuesser("one", texts, log, SimClock(), rule=AdaSpec(costs, most))
 
 
 def works(count: int) -> list[BatchEntry]:
@@ -48,7 +49,7 @@ def test_free_rows_and_sure_drafts_are_drafted_to_the_end() -> None:
 def test_a_step_is_plain_where_the_mean_token_does_not_beat_none() -> None:
     own = guesser(0.2, DEAR)
     assert drafted(own) == [1] or drafted(own) == [0]  # the first one has no mean yet
-    own._sum, own._count = 0.2, 1
+    own._rule._sum, own._rule._count = 0.2, 1
     began_s = own._clock.now_s
     assert drafted(own) == [0] and own._clock.now_s == pytest.approx(began_s + 0.1)
 
@@ -65,7 +66,7 @@ def best_length(confidence: float, token_s: float) -> int:
 def test_drafting_stops_where_the_next_token_would_lower_goodput() -> None:
     confidence, token_s = 0.6, 5e-3
     own = guesser(confidence, FREE, token_s)
-    own._sum, own._count = confidence, 1
+    own._rule._sum, own._rule._count = confidence, 1
     best = best_length(confidence, token_s)
     assert 0 < best < 8 and drafted(own) == [best]
 
@@ -91,7 +92,7 @@ def round_of(own: AdaSpecGuesser, rooms: list[int], known: int) -> list[int]:
 def test_a_node_drafts_what_the_rule_says_and_no_more() -> None:
     confidence, token_s = 0.75, 5e-3
     own = guesser(confidence, FREE, token_s)
-    own._sum, own._count = confidence, 1
+    own._rule._sum, own._rule._count = confidence, 1
     best = best_length(confidence, token_s)
     assert 0 < best < 6
     for known in (2, 5):
@@ -102,17 +103,17 @@ def test_a_node_drafts_what_the_rule_says_and_no_more() -> None:
 
 def test_a_node_ends_a_round_in_which_nothing_pays() -> None:
     own = guesser(0.2, DEAR)
-    own._sum, own._count = 0.2, 1
+    own._rule._sum, own._rule._count = 0.2, 1
     assert round_of(own, [MOST, MOST], 2) == [0, 0]
-    assert own._count == 1 and own._clock.now_s == pytest.approx(0.1)
+    assert own._rule._count == 1 and own._clock.now_s == pytest.approx(0.1)
 
 
 def test_a_sequence_trimmed_to_nothing_gets_nothing_more() -> None:
     """One token drafted of each of four sequences makes eight rows; the next smaller size has room for none."""
     own = guesser(0.3, StepCosts({1: 0.05, 4: 0.05, 5: 0.08, 4000: 0.08}), most=1)
-    own._sum, own._count = 0.9, 1  # so that it drafts at all
+    own._rule._sum, own._rule._count = 0.9, 1  # so that it drafts at all
     assert round_of(own, [MOST] * 4, 2) == [0] * 4
-    assert own._count == 5
+    assert own._rule._count == 5
 
 
 def test_a_path_with_little_room_cuts_its_own_draft_alone() -> None:

@@ -1,0 +1,52 @@
+"""Draft as AdaSpec does (`lab.adaspec`), from a recording.
+
+All of a round is drafted in one call. A later call for the same round returns no guesses, which ends the path.
+"""
+
+from collections.abc import Sequence as Listed
+
+from app.state import BatchEntry, CachedSequence, Guess
+from lab.adaspec import AdaSpec
+from lab.simulate.log import DrafterLog, Text
+from lab.simulate.models import Device, LogGuesser, SimClock, token_seconds
+
+
+class AdaSpecGuesser(LogGuesser):
+    """A drafter's model that returns as many of the log's guesses as AdaSpec drafts and keeps."""
+
+    def __init__(
+        self,
+        name: str,
+        texts: Listed[Text],
+        log: DrafterLog,
+        clock: SimClock,
+        slowdown: float = 1.0,
+        device: Device | None = None,
+        *,
+        rule: AdaSpec,
+    ) -> None:
+        super().__init__(name, texts, log, clock, slowdown, device)
+        self._rule = rule
+        self._drafted_s: dict[str, float] = {}  # by request: the end of its last round's drafting
+
+    def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
+        """Return what is drafted and kept for each batch entry, and let its time pass; the batch has one depth."""
+        if not all(work.final for work in works):  # a piece of a prompt
+            return super().guess(works, depth, floor)
+        if any(self._drafted_s.get(work.sequence.id) == self._clock.now_s for work in works):
+            return []
+        chains = [self._chain(work.sequence) for work in works]
+        lengths = [work.start + len(work.tokens) for work in works]
+        rest = [(guess.confidence for guess in chain) for chain in chains]
+        steps, kept = self._rule.draft(
+            lengths,
+            token_seconds(self._log, lengths),
+            lambda: [next(own, 0.0) for own in rest],
+        )
+        self._pass(works, steps)
+        self._drafted_s.update((work.sequence.id, self._clock.now_s) for work in works)
+        return [chain[:count] for chain, count in zip(chains, kept, strict=True)]
+
+    def release(self, sequence: CachedSequence) -> None:
+        super().release(sequence)
+        self._drafted_s.pop(sequence.id, None)
