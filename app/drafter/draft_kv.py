@@ -105,7 +105,7 @@ class DraftKV:
         is_level = depth == 1 and all(len(work.tokens) == 1 for work in works)
         began_s = self._clock.perf_counter() if is_level else 0.0
         found = self._guess(works, depth, least_survival)
-        if is_level and found:
+        if is_level and any(found):
             took_s = self._clock.perf_counter() - began_s
             self._level_s.setdefault(len(works).bit_length(), RecentMedian()).add(took_s)
             self._any_level_s.add(took_s)

@@ -99,7 +99,7 @@ class TokenSharing:
 
     def close(self, job: DraftJob) -> list[Draft]:
         path = self._paths.pop(job.request_id, None)
-        return [] if path is None else drafts_of(job.request_id, job.base, path.steps)
+        return [] if path is None else drafts_of(job.request_id, job.base, path.steps, has_leaves=job.has_leaves)
 
     def remove(self, request_id: str) -> None:
         self._paths.pop(request_id, None)

@@ -49,6 +49,7 @@ class AdaSpecGuesser:
         self._rule = rule
         self.max_context: Final = guesser.max_context - MOST
         self._token_s: dict[int, RecentMedian] = {}  # by sequences
+        self._read: dict[str, int] = {}  # by request: tokens whose keys and values were computed
         self._drafted: dict[str, list[int]] = {}  # by request: the tokens that were drafted behind, a new list each job
 
     def __getattr__(self, name: str) -> Any:
@@ -56,6 +57,7 @@ class AdaSpecGuesser:
 
     def guess(self, works: list[BatchEntry], depth: int, floor: float) -> list[list[Guess]]:
         if not all(work.final for work in works):  # a piece of a prompt
+            self._read.update((work.sequence.id, work.start + len(work.tokens)) for work in works)
             return self._guesser.guess(works, depth, floor)
         own = [work for work in works if self._drafted.get(work.sequence.id) is not work.sequence.tokens]
         found = dict(zip(map(id, own), self._draft(own) if own else [], strict=True))
@@ -64,8 +66,12 @@ class AdaSpecGuesser:
     def try_reserve(self, work: BatchEntry, ahead: int) -> bool:
         return bool(self._guesser.try_reserve(work, max(ahead, MOST - 1) if work.final else ahead))
 
+    def cover(self, sequence: CachedSequence, tokens: int) -> None:
+        self._guesser.cover(sequence, min(tokens, self._read.get(sequence.id, tokens)))
+
     def release(self, sequence: CachedSequence) -> None:
         self._guesser.release(sequence)
+        self._read.pop(sequence.id, None)
         self._drafted.pop(sequence.id, None)
 
     def _draft(self, works: list[BatchEntry]) -> list[list[Guess]]:
@@ -85,15 +91,16 @@ class AdaSpecGuesser:
                 chain.append(one)
             return [one.confidence for one in found]
 
-        _, kept = self._rule.draft(lengths, self._usual_s(len(works)), guess)
+        steps, kept = self._rule.draft(lengths, self._usual_s(len(works)), guess)
         for work, length in zip(works, lengths, strict=True):
             del work.sequence.tokens[length:]
             self._guesser.cover(work.sequence, work.start)
+            self._read[work.sequence.id] = length + steps - 1 if steps else work.start
             self._drafted[work.sequence.id] = work.sequence.tokens
         return [chain[:count] for chain, count in zip(chains, kept, strict=True)]
 
     def _usual_s(self, sequences: int) -> float:
-        """Return the seconds of a token for so many, or for the next number of which they are known; 0 at first."""
+        """Return the seconds of a token for so many, or for the nearest number of which they are known; 0 at first."""
         known = [size for size, seconds in self._token_s.items() if seconds.value]
         return self._token_s[min(known, key=lambda size: abs(size - sequences))].value if known else 0.0
 

@@ -180,8 +180,8 @@ def opened(
 ) -> Iterator[tuple[dict[str, DeployedRunner], float]]:
     """Yield a sleeping deployment for each way, and the measured milliseconds of a hop; logs go to `folder`.
 
-    Raises OSError, TimeoutError, RuntimeError where hosts or processes do not start, ValueError for a way that only a
-    simulation has.
+    Raises OSError, TimeoutError, RuntimeError where hosts or processes do not start, ValueError for a way that
+    cannot run there.
     """
     own = {way.name: settings_of(way, settings) for way in ways}
     if place.paced is None and any(way.ends_as for way in ways):

@@ -40,7 +40,7 @@ class AdaSpecGuesser(LogGuesser):
         rest = [(guess.confidence for guess in chain) for chain in chains]
         steps, kept = self._rule.draft(
             lengths,
-            token_seconds(self._log, lengths),
+            self._slowdown * token_seconds(self._log, lengths),
             lambda: [next(own, 0.0) for own in rest],
         )
         self._pass(works, steps)

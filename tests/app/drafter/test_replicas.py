@@ -52,8 +52,8 @@ def replicas_of(fetched: list[int] | None = None, **rest: int) -> tuple[Replicas
 def test_jobs_that_join_up_need_no_fetch():
     replicas, watcher, fetches = replicas_of()
     assert replicas.update(job(0, [1, 2])).tokens == [1, 2]
-    context = replicas.update(job(2, [3, 4, 5]))
-    assert context == Context("r", "t", [1, 2, 3, 4, 5], 2, 4, Sampling(temperature=0.5))
+    context = replicas.update(replace(job(2, [3, 4, 5]), has_leaves=False))
+    assert context == Context("r", "t", [1, 2, 3, 4, 5], 2, 4, Sampling(temperature=0.5), has_leaves=False)
     assert watcher.seen == [[1, 2], [1, 2, 3, 4, 5]]
     assert fetches == []
 

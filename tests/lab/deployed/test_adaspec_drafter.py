@@ -64,8 +64,25 @@ def test_where_none_pays_nothing_is_drafted() -> None:
 def test_a_verdict_that_ends_with_the_last_drafted_token_begins_a_round() -> None:
     guesser = AdaSpecGuesser(model(), AdaSpec(FREE, most=2))
     ((chain,),) = (own.values() for own in drafted(guesser, [{"a": PROMPT}]))
-    found = drafted(guesser, [{"a": PROMPT}, {"a": [*PROMPT, *chain]}])
-    assert [len(own["a"]) for own in found] == [2, 2]
+    behind = [*PROMPT, *chain]
+    for context in (behind, [*behind, 3]):
+        found = drafted(guesser, [{"a": PROMPT}, {"a": context}])
+        (fresh,) = drafted(model(), [{"a": context}])
+        assert [len(own["a"]) for own in found] == [2, 2]
+        assert found[1]["a"] == fresh["a"][:2], "what was not read is not taken for cached"
+
+
+def test_tokens_of_a_round_without_draft_are_read_by_the_next_one() -> None:
+    guesser = AdaSpecGuesser(model(), AdaSpec(DEAR))
+    node = DrafterNode([ModelDrafter("one", guesser, 1000)], lambda _: None, "n")  # type: ignore[arg-type]
+    text = [*PROMPT, *range(20, 50)]
+    for end in range(4, 30):
+        fakes.drafts_by(node, [draft_job("a", text[:end], ("one",), max_draft_tokens=MOST, has_leaves=False)])
+    guesser._rule = AdaSpec(FREE)
+    job = draft_job("a", text, ("one",), max_draft_tokens=MOST, least_survival=0.0, has_leaves=False)
+    (draft,) = fakes.drafts_by(node, [job])
+    (fresh,) = drafted(model(), [{"a": text}])
+    assert [*draft.tokens] == fresh["a"]
 
 
 def test_a_draft_may_go_over_a_pages_end_whatever_room_is_left() -> None:
