@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from app.config import ROOT, Settings
-from app.engine.step_costs import StepCosts
 from app.engine.weights.blocks import dense
 from app.engine.weights.resolve import drafter_folder, target_folder
 from app.engine.weights.tensors import stored_embedding
@@ -16,12 +15,11 @@ from app.stages.draft.protocol import Drafter
 from app.stages.draft.registry import build as build_model_free
 from app.store.protocol import Snapshot
 from bench.prompts import Prompts
-from lab.adaspec import AdaSpec
 from lab.load import Block
-from lab.simulate.adaspec import AdaSpecGuesser
+from lab.simulate.adaspec import adaspec_guessers
 from lab.simulate.log import Log
 from lab.simulate.machines import build
-from lab.simulate.world import Setting
+from lab.simulate.world import Setting, costs_of
 from lab.ways import Variant
 
 LIVE = ROOT / "lab" / "costs" / "live-two-cores.json"
@@ -32,9 +30,7 @@ class SimulatedRunner:
 
     def __init__(self, way: Variant, log: Log, setting: Setting) -> None:
         if way.ends_as:
-            costs = StepCosts.loads(log.costs, setting.slowdown)
-            costs.ratio = 1.0
-            setting = replace(setting, guesser=lambda *own: AdaSpecGuesser(*own, rule=AdaSpec(costs)))
+            setting = replace(setting, guesser=adaspec_guessers(costs_of(log, setting.slowdown)))
         self._world = build(log, way, setting, lambda: model_free(log.vocab_size))
         self._number = count()
 

@@ -113,10 +113,10 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float,
     """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. A row
-    counts as free while the costs are rough: only steps of several rows correct them. `unseen`: no drafts are asked for
-    now. Then the chance is at least that of a new sequence of a new tenant, since texts may have come that the drafters
-    know. Those take part whose text is read within `draft_s`, what drafting takes, or else the first to be
-    read.
+    counts as free while the costs are rough, since only steps of several rows correct them. `unseen` says that no
+    drafts are asked for now: the chance is then at least that of a new sequence of a new tenant, since texts may have
+    come that the drafters know. A sequence takes part if its text is read within `draft_s`, the time of drafting; if
+    there is none, the first to be read takes part.
     """
     size = len(candidates)
     rows_s = costs.seconds(size) if costs.is_rough else costs.seconds((1 + TRIAL_TOKENS) * size)

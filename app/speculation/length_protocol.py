@@ -93,5 +93,5 @@ class LengthPlanner(Protocol):
 
     @property
     def is_tree(self) -> bool:
-        """Whether trees are verified, not main branches alone."""
+        """Tell whether trees are verified, or main branches alone."""
         ...

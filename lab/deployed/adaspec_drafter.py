@@ -39,7 +39,7 @@ def main() -> int:
 
 
 class AdaSpecGuesser:
-    """A model that is asked for one token at a time (`app.drafter.draft_kv.Guesser`), until the rule ends the draft.
+    """Ask a drafter's model for one token at a time until the rule ends the draft (`app.drafter.draft_kv.Guesser`).
 
     All of a round is drafted in one call. A later call for the same round returns no guesses, which ends the path.
     """

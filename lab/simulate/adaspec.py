@@ -3,29 +3,21 @@
 All of a round is drafted in one call. A later call for the same round returns no guesses, which ends the path.
 """
 
-from collections.abc import Sequence as Listed
+from collections.abc import Callable
+from typing import Any
 
+from app.engine.step_costs import StepCosts
 from app.state import BatchEntry, CachedSequence, Guess
 from lab.adaspec import AdaSpec
-from lab.simulate.log import DrafterLog, Text
-from lab.simulate.models import Device, LogGuesser, SimClock, token_seconds
+from lab.simulate.models import LogGuesser, token_seconds
 
 
 class AdaSpecGuesser(LogGuesser):
     """A drafter's model that returns as many of the log's guesses as AdaSpec drafts and keeps."""
 
-    def __init__(
-        self,
-        name: str,
-        texts: Listed[Text],
-        log: DrafterLog,
-        clock: SimClock,
-        slowdown: float = 1.0,
-        device: Device | None = None,
-        *,
-        rule: AdaSpec,
-    ) -> None:
-        super().__init__(name, texts, log, clock, slowdown, device)
+    def __init__(self, *of_log: Any, rule: AdaSpec) -> None:
+        """`of_log`: a LogGuesser's arguments."""
+        super().__init__(*of_log)
         self._rule = rule
         self._drafted_s: dict[str, float] = {}  # by request: the end of its last round's drafting
 
@@ -50,3 +42,8 @@ class AdaSpecGuesser(LogGuesser):
     def release(self, sequence: CachedSequence) -> None:
         super().release(sequence)
         self._drafted_s.pop(sequence.id, None)
+
+
+def adaspec_guessers(costs: StepCosts) -> Callable[..., AdaSpecGuesser]:
+    """Return what makes drafters' models (`Setting.guesser`), each with a rule of its own, since a rule learns."""
+    return lambda *of_log: AdaSpecGuesser(*of_log, rule=AdaSpec(costs))

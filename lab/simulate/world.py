@@ -159,11 +159,12 @@ def verifier_of(world: World, name: str, clock: SimClock) -> SimVerifier:
     """Add a verifier over the log, with the strategies of the world's settings."""
     kv_tokens = world.setting.kv_tokens // world.setting.verifiers
     exits = None if world.setting.exits is None else Exits(world.setting.exits, world.setting.seed)
-    target = LogTarget(world.log, costs_of(world), clock, world.target_device, kv_tokens, exits)
+    costs, known = (costs_of(world.log, world.setting.slowdown) for _ in range(2))  # what a verifier knows, it corrects
+    target = LogTarget(world.log, costs, clock, world.target_device, kv_tokens, exits)
     controller = EarlyExitController()
     if exits is not None:
         controller = EarlyExitController(world.settings.plan.pruning, exits.rest, exits.report)
-    measured = MeasuredTarget(target, costs_of(world), world.log.vocab_size, controller)
+    measured = MeasuredTarget(target, known, world.log.vocab_size, controller)
     segment = verifier_over(
         world.settings,
         measured,
@@ -190,8 +191,8 @@ def agreement_of(world: World) -> Agreement:
     return same_tokens if target is None else RATED(target)
 
 
-def costs_of(world: World) -> StepCosts:
-    costs = StepCosts.loads(world.log.costs, world.setting.slowdown)
+def costs_of(log: Log, slowdown: float) -> StepCosts:
+    costs = StepCosts.loads(log.costs, slowdown)
     costs.ratio = 1.0
     return costs
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from app.engine.kv.sizing import PAGE_TOKENS
 from app.speculation.baselines import BaselineController
 from app.state import BatchEntry, Guess
-from lab.adaspec import AdaSpec
-from lab.simulate.adaspec import AdaSpecGuesser
+from lab.simulate.adaspec import adaspec_guessers
 from lab.simulate.events import Link
 from lab.simulate.log import DEPTH, Log
 from lab.simulate.machines import build
@@ -112,8 +111,7 @@ def _simulated(world: WorldSpec, arm: Arm, log: Log, load: Load, seed: int) -> W
     setting = setting_of(world, arm.drafters, load.streams, seed)
     match arm.system:
         case "adaspec":
-            # Each drafter's model has a rule of its own, since it learns.
-            setting = replace(setting, guesser=lambda *own: AdaSpecGuesser(*own, rule=AdaSpec(step_costs(world))))
+            setting = replace(setting, guesser=adaspec_guessers(step_costs(world)))
         case "smurfs":
             setting = replace(setting, planner=lambda: BaselineController(ClimbingLength()), reshape=Vote(log.texts))
         case "chains":
