@@ -158,7 +158,7 @@ class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     due_s: float  # wall clock: after this the verifier goes on without
     # Base64 of the target's last hidden state, d float16, where it chose the last token: for drafters that read it.
     state: Annotated[str, Meta(max_length=65536)] | None = None
-    # Seconds of the step with these drafts, in which drafters guess on for the next ones; 0: they do not.
+    # Seconds of the step with these drafts, in which drafters read and guess on for the next ones; 0: they do not.
     step_s: Annotated[float, Meta(ge=0)] = 0.0
     # Least survival of a guess that models go on from; 0: they go on from any.
     least_survival: Annotated[float, Meta(ge=0, le=1)] = LEAST_SURVIVAL
@@ -167,6 +167,7 @@ class DraftJob(HotMessage, frozen=True, kw_only=True, forbid_unknown_fields=Fals
     has_leaves: bool = True
     # Tokens that a second of drafting for this sequence costs all that wait for it, over the sequences asked together.
     pace: Annotated[float, Meta(ge=0)] = 0.0
+    is_reading: bool = False  # its text is read during the step, without a draft
     is_last: bool = False  # the sequence ended: learn from it and remove it, without a draft
     # Mailboxes of the drafter nodes that guess this round's tokens together, one at a time; empty: each drafts alone.
     sharing: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
+from math import inf
 from typing import Final, Protocol
 
 from app.clock import SYSTEM, Clock
@@ -43,6 +44,7 @@ class DraftKV:
         self.max_context: Final = max_context
         self.read = 0  # tokens read in passes of their own so far
         self.read_s = 0.0  # and the seconds that took
+        self.token_s = 0.0  # of reading a token, the least that were seen: beside a step of the target it takes longer
         self._guesser = guesser
         self._clock = clock
         self._sequences: OrderedDict[str, CachedSequence] = OrderedDict()
@@ -88,9 +90,7 @@ class DraftKV:
         """
         wanted = [s for s in sequences[: len(sequences) - spare] if self.holds(s)]
         if any(map(self.is_unread, wanted)):
-            began_s = self._clock.perf_counter()
             self._read(wanted)
-            self.read_s += self._clock.perf_counter() - began_s
         works = [
             BatchEntry(s, s.cached, s.tokens[s.cached :], Tree(), final=True)
             for s in sequences
@@ -180,19 +180,18 @@ class DraftKV:
         if sequence is None or not self.is_unread(sequence):
             return False
         most = int(max(0.0, seconds) / self.token_s) if self.token_s else CHUNK_TOKENS
-        began_s = self._clock.perf_counter()
-        is_read = self._read_chunk(sequence, None, min(CHUNK_TOKENS, max(SPARE_TOKENS, most)))
-        self.read_s += self._clock.perf_counter() - began_s
-        return is_read
+        return self._read_chunk(sequence, None, min(CHUNK_TOKENS, max(SPARE_TOKENS, most)))
+
+    def seen(self, request_id: str) -> int:
+        """Return how many of a sequence's tokens were read, or go along with a guess."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return 0
+        return sequence.cached if self.is_unread(sequence) else len(sequence.tokens)
 
     def is_unread(self, sequence: CachedSequence) -> bool:
         """Tell whether a sequence has more to read than goes along with a guess."""
         return sequence.uncached > SPARE_TOKENS
-
-    @property
-    def token_s(self) -> float:
-        """Return the seconds of reading a token; 0 before any."""
-        return self.read_s / self.read if self.read else 0.0
 
     def _read(self, sequences: list[CachedSequence]) -> None:
         busy = {s.id for s in sequences}
@@ -201,12 +200,15 @@ class DraftKV:
                 pass
 
     def _read_chunk(self, sequence: CachedSequence, busy: set[str] | None, most: int) -> bool:
-        chunk = sequence.tokens[sequence.cached : -1][:most]
+        chunk, began_s = sequence.tokens[sequence.cached : -1][:most], self._clock.perf_counter()
         work = BatchEntry(sequence, sequence.cached, chunk, Tree(), final=False)
         if not self._try_reserve(work, busy, ahead=0) or not self._guess([work], 1, 0.0):
             return False
         self._guesser.cover(sequence, sequence.cached + len(chunk))
+        took_s = self._clock.perf_counter() - began_s
         self.read += len(chunk)
+        self.read_s += took_s
+        self.token_s = min(self.token_s or inf, took_s / len(chunk))
         return True
 
     def _guess(self, works: list[BatchEntry], depth: int, least_survival: float) -> list[list[Guess]]:

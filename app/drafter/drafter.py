@@ -149,7 +149,9 @@ class DrafterNode:
             read_tokens=read - batch.read,
         )
         batch.drafts = [
-            replace(draft, report=replace(report, seen=draft.base)) if draft.drafter in self._models else draft
+            replace(draft, report=replace(report, seen=min(draft.base, own.draft_kv.seen(draft.request_id))))
+            if (own := self._models.get(draft.drafter)) is not None
+            else draft
             for draft in [*batch.drafts, *(draft for _, part in batch.parts for draft in part.drafts)]
         ]
 

@@ -73,6 +73,7 @@ class Replicas:
             job.step_s,
             _state(job),
             job.has_leaves,
+            job.is_reading,
         )
         for drafter in self.drafters:
             drafter.update(context)

@@ -78,9 +78,10 @@ class TreeDrafting:
         """Make one pass for the rounds to come, if one pays."""
         trees = [self._trees[request_id] for request_id in request_ids if request_id in self._trees]
         now_s = self._clock.perf_counter()
-        if any(self._drafter.read_in(tree.context.request_id, tree.until_s - now_s) for tree in trees):
+        least_s = self._drafter.level_s(1)  # a draft that is asked for meanwhile waits no longer
+        if any(self._drafter.read_in(tree.context.request_id, max(least_s, tree.until_s - now_s)) for tree in trees):
             return True
-        picked = self._pick_ahead(trees)
+        picked = self._pick_ahead([tree for tree in trees if not tree.context.is_reading])
         if picked:
             self._guess([], picked, 1, 0.0)
         return bool(picked)
@@ -132,7 +133,7 @@ class TreeDrafting:
         Nodes go by their gains, since prices differ by part: so if a part has such nodes, all together have some, too.
         """
         trees, pace = self._waiting()
-        own = trees if part is None else [tree for tree in part.trees if not tree.is_stale]
+        own = trees if part is None else [tree for tree in part.trees if _is_waited_for(tree)]
         read = [tree for tree in own if not self._is_unread(tree) or self._is_worth_reading(tree, pace)]
         nodes = _sorted(
             (tree[node].survival * self.sureness - tree.context.least_survival, tree, node)
@@ -163,7 +164,7 @@ class TreeDrafting:
 
     def _waiting(self) -> tuple[list[GuessTree], float]:
         """Return the trees that are waited for, and the tokens a second that they lose meanwhile."""
-        trees = [tree for part in self._parts if not part.is_done for tree in part.trees if not tree.is_stale]
+        trees = [tree for part in self._parts if not part.is_done for tree in part.trees if _is_waited_for(tree)]
         return trees, sum(tree.context.pace for tree in trees)
 
     def _ahead(self, trees: Listed[GuessTree], rows: int = 0) -> list[Open]:
@@ -252,6 +253,10 @@ class TreeDrafting:
         if len(parent.tokens) < length:
             self._drafter.append(parent, [own.token])
         return parent
+
+
+def _is_waited_for(tree: GuessTree) -> bool:
+    return not tree.is_stale and not tree.context.is_reading
 
 
 def _sorted(nodes: Iterable[Open]) -> list[Open]:

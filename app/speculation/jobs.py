@@ -28,6 +28,7 @@ class DraftDispatcher:
         price: Price = UNPRICED,
         max_nodes: int = 0,
         has_leaves: bool = True,
+        is_reading: bool = False,
     ) -> list[DraftJob]:
         """Make a job for each node that drafts and for the fuser; `readers` get the target's last hidden state."""
         kv = sequence.kv
@@ -60,6 +61,7 @@ class DraftDispatcher:
                 least_survival=price.least_survival,
                 max_nodes=max_nodes,
                 has_leaves=has_leaves,
+                is_reading=is_reading,
                 pace=price.pace,
                 sharing=nodes if len(nodes) > 1 else (),
             )

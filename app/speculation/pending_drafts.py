@@ -62,8 +62,6 @@ class PendingDrafts:
         self._is_model_free = False  # were those drafts asked of no model?
         self._jobs: dict[str, list[PendingDraft]] = {}  # by request, the latest last
         self._seen: dict[str, dict[str, int]] = {}  # by request and mailbox: tokens of the sequence read there
-        # By mailbox and request: tokens of long readings under way, and until when an answer is expected.
-        self._readings: dict[str, dict[str, tuple[int, float]]] = {}
         self._awaited: list[AskedBatch] = []  # since the last step began
         self._errors = deque[float](maxlen=ERRORS)
         self._first_waits = 0
@@ -88,16 +86,27 @@ class PendingDrafts:
         return unread if unread > FEW_UNREAD else 0
 
     def is_reading(self, request_id: str, home: str) -> bool:
-        """Tell whether the node was sent a long text of the request, and may still read it."""
-        _, by_s = self._readings.get(home, {}).get(request_id, (0, 0.0))
-        return self._clock.monotonic() < by_s
+        """Tell whether the node was sent the request's text to read, and is expected to answer."""
+        now_s = self._clock.monotonic()
+        jobs = (job for job in self._jobs.get(request_id, ()) if job.is_reading and home in job.homes.values())
+        return any(now_s < job.batch.at_s + job.batch.wait_s for job in jobs)
 
-    def slow_homes(self, asked: Listed[Asked], worth_s: float) -> set[str]:
-        reads_s = {home: self.models.read_s(tokens) for home, tokens in self._unread_by_home(asked).items()}
-        if not any(reads_s.values()):
-            return set()
-        draft_s = self.models.seconds(len(asked), max(depth for _, depth, _ in asked))
-        return {home for home, read_s in reads_s.items() if read_s > 0.0 and read_s + draft_s > worth_s}
+    def unready(self, asked: Listed[Asked], worth_s: float, here: str) -> dict[str, set[str]]:
+        """Return, by request, the nodes that must read its text first, for longer than is worth the wait.
+
+        Texts are read in the order of the sequences, as many as there is time for; `here` they are in any case.
+        """
+        found: dict[str, set[str]] = {}
+        spare_s = worth_s - self.models.seconds(len(asked), max(depth for _, depth, _ in asked))
+        left_s: dict[str, float] = {}
+        for sequence, _, route in asked:
+            for home in {*route.homes.values()} - {here}:
+                read_s, left = self.models.read_s(self.unread(sequence, home)), left_s.get(home, spare_s)
+                if read_s and read_s > left:
+                    found.setdefault(sequence.record.id, set()).add(home)
+                else:
+                    left_s[home] = left - read_s
+        return found
 
     def wait(self, asked: Listed[Asked], policy: Policy, worth_s: float, *, is_model_free: bool) -> float:
         """Let the sequences wait for their trees, as long as drafts usually take, within `worth_s` and the policy's
@@ -109,7 +118,7 @@ class PendingDrafts:
             return 0.0
         costs = self._modes.model_free.costs if is_model_free else self.models.of(_drafters(asked))
         self.usual_depth, self._is_model_free = max(depth for _, depth, _ in asked), is_model_free
-        read_s = self.models.read_s(max(self._unread_by_home(asked).values(), default=0))
+        read_s = self.models.read_s(self._most_unread(asked))
         usual_s = costs.wait_s(len(asked), self.usual_depth) + read_s
         expected_s = costs.seconds(len(asked), self.usual_depth) + read_s
         if not costs.is_known:
@@ -122,12 +131,10 @@ class PendingDrafts:
         return now_s + wait_s
 
     def let_read(self, readings: Listed[Asked], policy: Policy) -> float:
-        """Expect answers that no sequence waits for; return until when nodes may work at them, by the wall clock."""
-        if not readings:
-            return 0.0
-        self._expect(readings, policy, policy.draft_wait_s, 0.0, is_reading=True)
-        tokens = max(self._unread_by_home(readings).values(), default=0)
-        return self._clock.time() + policy.draft_wait_s + 2.0 * self.models.read_s(tokens)
+        """Expect answers that no sequence waits for; return until when they are expected, by the wall clock."""
+        if readings:
+            self._expect(readings, policy, policy.draft_wait_s, 0.0, is_reading=True)
+        return self._clock.time() + policy.draft_wait_s
 
     def take(self, message: TreeMessage) -> PendingDraft | None:
         """Remove and return the job that a tree answers."""
@@ -158,8 +165,7 @@ class PendingDrafts:
 
     def remove(self, request_id: str) -> None:
         self._jobs.pop(request_id, None)
-        for home in self._seen.pop(request_id, {}):
-            self._end_reading(request_id, home)
+        self._seen.pop(request_id, None)
 
     def _first_wait_s(self) -> float:
         if self._first_waits >= FIRST_WAITS:
@@ -167,18 +173,13 @@ class PendingDrafts:
         self._first_waits += 1
         return MIN_WAIT_S * 2 ** (self._first_waits - 1)
 
-    def _unread_by_home(self, asked: Listed[Asked]) -> dict[str, int]:
-        """Count the tokens that each node reads before it drafts, readings under way included."""
-        now_s = self._clock.monotonic()
-        found: dict[str, dict[str, int]] = {}
+    def _most_unread(self, asked: Listed[Asked]) -> int:
+        """Return the most tokens that a node reads before it drafts for these sequences."""
+        unread = Counter[str]()
         for sequence, _, route in asked:
             for home in set(route.homes.values()):
-                if home not in found:
-                    under_way = self._readings.get(home, {})
-                    found[home] = {one: tokens for one, (tokens, by_s) in under_way.items() if now_s < by_s}
-                if unread := self.unread(sequence, home):
-                    found[home][sequence.record.id] = unread
-        return {home: sum(own.values()) for home, own in found.items()}
+                unread[home] += self.unread(sequence, home)
+        return max(unread.values(), default=0)
 
     def _expect(
         self,
@@ -192,7 +193,6 @@ class PendingDrafts:
     ) -> None:
         now_s = self._clock.monotonic()
         deepest = max(depth for _, depth, _ in asked)
-        unread = max(self._unread_by_home(asked).values(), default=0)
         batch = AskedBatch(
             now_s,
             len(asked),
@@ -202,34 +202,22 @@ class PendingDrafts:
             expected_s,
             is_model_free,
             self.models.split,
-            unread > 0,
+            self._most_unread(asked) > 0,
         )
         self._awaited.append(batch)
-        reads_s = 2.0 * self.models.read_s(unread)
         for sequence, _, route in asked:
             request_id, length = sequence.record.id, len(sequence.tokens)
             jobs = self._jobs.setdefault(request_id, [])
             jobs.append(PendingDraft(batch, length, route.homes, is_reading))
             del jobs[:-MOST_JOBS]
-            for home in set(route.homes.values()):
-                seen = self._seen.setdefault(request_id, {})
-                seen.setdefault(home, 0)
-                if unread := self.unread(sequence, home):
-                    readings = self._readings.setdefault(home, {})
-                    readings[request_id] = unread, now_s + policy.draft_wait_s + reads_s
 
     def _record_seen(self, message: TreeMessage, job: PendingDraft) -> None:
+        found: dict[str, int] = {}
         for name, report in message.reports.items():
-            home = job.homes.get(name)
-            if home is not None:
-                seen = self._seen.setdefault(message.request_id, {})
-                seen[home] = max(seen.get(home, 0), min(report.seen, job.base))
-                self._end_reading(message.request_id, home)
-
-    def _end_reading(self, request_id: str, home: str) -> None:
-        readings = self._readings.get(home)
-        if readings is not None and readings.pop(request_id, (0, 0.0))[0] and not readings:
-            del self._readings[home]
+            if (home := job.homes.get(name)) is not None:
+                found[home] = min(report.seen, found.get(home, job.base))
+        seen = self._seen.setdefault(message.request_id, {})
+        seen.update((home, max(count, seen.get(home, 0))) for home, count in found.items())
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
         came_s = self._clock.monotonic() - batch.at_s

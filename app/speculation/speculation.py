@@ -1,6 +1,6 @@
 """Ask drafters for trees and receive them. The only writer of a sequence's `tree` and `due_s`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
@@ -210,7 +210,7 @@ class Speculation(RoundObserver):
                 plan_s = self._clock.thread_time() - began_thread_s
                 self._plain_spell.begin(len(sequences), expected_s, plan_s, self._clock.monotonic())
             return []
-        worth_s = found.worth_s + batch.busy_s + batch.prompts_s
+        worth_s = found.worth_s + (batch.busy_s + batch.prompts_s) * (1.0 - batch.core_share)
         return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
 
     def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
@@ -240,18 +240,20 @@ class Speculation(RoundObserver):
     ) -> list[DraftJob]:
         """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
 
-        Nodes that must read for longer than `worth_s` are left out; they get a job for one token of each sequence that
-        they are to read, for which nothing waits.
+        A sequence goes on without the nodes that must read its text first, for longer than `worth_s`; they get a job to
+        read it in spare time.
         """
         route_of = self._model_free_route if is_model_free or not self._pool.models else partial(self._route, policy)
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
-        slow = self.pending.slow_homes(asked, worth_s)
-        slow.discard(self._pool.alone)  # this process's own is waited for in any case
+        unready = self.pending.unready(asked, worth_s, self._pool.alone)
         tabled: list[Asked] = []
         readings: list[Asked] = []
-        if slow:
-            readings = self._readings(asked, slow)
-            left = [(s, depth, route.away_from(slow, self._pool)) for s, depth, route in asked]
+        if unready:
+            readings = self._readings(asked, unready)
+            left = [
+                (s, depth, route.away_from(homes, self._pool) if (homes := unready.get(s.record.id)) else route)
+                for s, depth, route in asked
+            ]
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
         self._record_asked(asked, is_model_free=is_model_free)
@@ -261,15 +263,16 @@ class Speculation(RoundObserver):
             (asked, self.pending.wait(asked, policy, worth_s, is_model_free=is_model_free)),
             (readings, self.pending.let_read(readings, policy)),
         )
-        step_s = 0.0
+        step_s, plain_s = 0.0, self._costs.seconds(len(self._sequences))
         if asked and not is_model_free and self._pool.models and self._overlap.runs_ahead(self._pool.core_share):
             step_s = self._costs.seconds(len(self._sequences) + sum(depth for _, depth, _ in asked))
         readers = self._pool.readers if self._sends_states else frozenset()
         most_nodes, price = 0, Price(self._least_survival, 0.0)
         # A least length is drafted whatever it brings.
-        if asked and not is_model_free and not policy.min_draft_tokens and self._most_nodes is not None:
+        if not is_model_free and not policy.min_draft_tokens and self._most_nodes is not None:
             most_nodes = self._most_nodes(len(self._sequences))
-            price = self._row_price.of([(sequence, depth) for sequence, depth, _ in asked], len(self._sequences))
+            if asked:
+                price = self._row_price.of([(sequence, depth) for sequence, depth, _ in asked], len(self._sequences))
         return [
             job
             for some, due_s in due_of
@@ -280,10 +283,11 @@ class Speculation(RoundObserver):
                 depth,
                 due_s,
                 readers=readers,
-                step_s=step_s,
+                step_s=plain_s if some is readings else step_s,
                 price=price,
                 max_nodes=most_nodes,
                 has_leaves=self.lengths.is_tree,
+                is_reading=some is readings,
             )
         ]
 
@@ -298,12 +302,12 @@ class Speculation(RoundObserver):
             guard.add_prompts(paid_s(guard.size, rows, self._costs) + reading.step_s(prompts))
         guard.end({r.sequence.record.id: len(r.tokens) for r in step.rounds}, self._clock.monotonic())
 
-    def _readings(self, asked: Listed[Asked], slow: Iterable[str]) -> list[Asked]:
+    def _readings(self, asked: Listed[Asked], unready: Mapping[str, Set[str]]) -> list[Asked]:
         return [
             (s, 1, route.only_at(home))
             for s, _, route in asked
-            for home in sorted({*slow}.intersection(route.homes.values()))
-            if self.pending.unread(s, home) and not self.pending.is_reading(s.record.id, home)
+            for home in sorted(unready.get(s.record.id, ()))
+            if not self.pending.is_reading(s.record.id, home)
         ]
 
     def _record_asked(self, asked: Listed[Asked], *, is_model_free: bool) -> None:

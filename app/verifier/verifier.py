@@ -190,7 +190,8 @@ class Verifier:
         sequences = self.sequences.oldest()
         self.speculation.limit_waits(sequences, now_s + self._policy.draft_wait_s)
         suspects, is_together = self.sequences.suspects, self.speculation.is_together
-        return wait_s(sequences, self._policy, now_s, self.costs, suspects, is_together)
+        core_share = self.speculation.pool.core_share
+        return wait_s(sequences, self._policy, now_s, self.costs, suspects, is_together, core_share)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run and commit one batch, if any sequence is ready; return the jobs for drafts."""
@@ -295,6 +296,7 @@ class Verifier:
             self.sequences.suspects,
             is_together,
             self._selection,
+            self.speculation.pool.core_share,
         )
         return self.sequences.reserve(batch)
 

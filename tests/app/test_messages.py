@@ -55,7 +55,7 @@ WRITTEN: list[tuple[HotMessage, str]] = [
         '{"sent_s":12.5,"jobs":[{"request_id":"r","tenant":"public","verifier":"verify:v","to":"draft:d","fuser":"fuse",'
         '"base":3,"start":1,"tokens":[4,5],"prompt_length":2,"max_draft_tokens":4,"drafters":["a","lookup"],'
         '"sampling":' + SAMPLING + ',"due_s":1000000000.0,"state":null,"step_s":0.0,"least_survival":0.06,'
-        '"max_nodes":0,"has_leaves":true,"pace":0.0,"is_last":false,"sharing":[]}],"paths":[{"request_id":"r","base":3,"tokens":[1],"survival":0.25}]}',
+        '"max_nodes":0,"has_leaves":true,"pace":0.0,"is_reading":false,"is_last":false,"sharing":[]}],"paths":[{"request_id":"r","base":3,"tokens":[1],"survival":0.25}]}',
     ),
     (
         ToFuser(
@@ -140,7 +140,7 @@ OTHER_VERSIONS = [
         ),
     ),
     (WRITTEN[0][1].replace('"step_s":0.0', '"run_ahead":false,"skip_models_above":0.5'), WRITTEN[0][0]),
-    (WRITTEN[0][1].replace('"max_nodes":0,"has_leaves":true,"pace":0.0,', ""), WRITTEN[0][0]),
+    (WRITTEN[0][1].replace('"max_nodes":0,"has_leaves":true,"pace":0.0,"is_reading":false,', ""), WRITTEN[0][0]),
     (WRITTEN[1][1].replace(',"report":null', ""), WRITTEN[1][0]),
     (WRITTEN[2][1].replace('"seen":3', '"seen":3,"later":[1]'), WRITTEN[2][0]),
 ]

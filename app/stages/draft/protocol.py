@@ -19,11 +19,12 @@ class Context:
     max_draft_tokens: int
     sampling: Sampling
     least_survival: float = LEAST_SURVIVAL  # of a guess that a model goes on from
-    max_nodes: int = 0  # this, `pace`, `step_s` and `has_leaves`: see `app.messages.DraftJob`
+    max_nodes: int = 0  # this and the fields below but `state`: see `app.messages.DraftJob`
     pace: float = 0.0
     step_s: float = 0.0
     state: bytes | None = None  # the target's last hidden state where it chose the last token, d float16
     has_leaves: bool = True
+    is_reading: bool = False
 
 
 def draft_of(

@@ -16,7 +16,7 @@ from app.stages.draft.protocol import Context
 from app.state import Guess
 from tests.app.drafter.scripts import TOKENS, erratic
 from tests.app.drafter.test_guess_tree import Clock, Paged, Timed, context, drafter_of, paths
-from tests.fakes import VOCAB, draft_job
+from tests.fakes import VOCAB, draft_job, drafts_by
 
 
 def ended(one: ModelDrafter, *batches: DraftPart) -> list[DraftPart]:
@@ -138,6 +138,20 @@ def test_a_newer_job_takes_the_place_of_one_under_way() -> None:
         assert away == []
         found += [(tree.request_id, tree.base, len(tree.tokens) > 1) for _, tree in trees]
     assert sorted(found) == [("r", 2, True), ("s", 1, True)], "a job has no tree once a newer one has taken its place"
+
+
+def test_a_report_tells_how_much_of_a_text_was_read() -> None:
+    node, _ = node_of(Clock())
+    reading = replace(job_of("long", [*range(60)]), is_reading=True)
+
+    def seen() -> dict[str, int]:
+        drafts = drafts_by(node, [replace(job_of("r", [8]), step_s=0.0), reading])
+        return {draft.request_id: draft.report.seen for draft in drafts if draft.report is not None}
+
+    assert seen() == {"r": 1, "long": 0}
+    while node.has_ahead:
+        node.run_ahead()
+    assert seen() == {"r": 1, "long": 60}
 
 
 def test_an_end_leaves_the_others_of_a_batch() -> None:

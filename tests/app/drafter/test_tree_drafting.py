@@ -1,5 +1,7 @@
 """Test guessing ahead with trees, on scripted models and a clock that these move."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.drafter.model import ModelDrafter
@@ -88,7 +90,7 @@ def test_a_pass_goes_on_with_the_outcomes_that_bring_most_in_its_time() -> None:
 def test_a_prompt_is_read_while_the_others_are_verified_not_while_they_wait() -> None:
     clock = Clock()
     one, model = drafter_of(clock)
-    one.draft_kv.read, one.draft_kv.read_s = 100, 2.0
+    one.draft_kv.token_s = 0.02
     asked = [context([1], pace=1.0), context(LONG, "new", pace=1.0)]
     drafts = {draft.request_id: draft for draft in one.draft(asked)}
     assert not drafts["new"].tokens
@@ -101,9 +103,31 @@ def test_a_prompt_is_read_while_the_others_are_verified_not_while_they_wait() ->
 
 def test_where_nothing_is_guessed_ahead_a_prompt_is_read_at_once() -> None:
     one, _ = drafter_of(Clock())
-    one.draft_kv.read, one.draft_kv.read_s = 100, 2.0
+    one.draft_kv.token_s = 0.02
     (draft,) = one.draft([context(LONG, step_s=0.0, pace=0.1)])
     assert draft.tokens
+
+
+def test_a_text_that_nothing_waits_for_is_read_between_drafts_in_pieces_as_long_as_a_guess() -> None:
+    one, model = drafter_of(Clock())
+    one.draft_kv.token_s = 1.0 / 20.0
+    reading = replace(context(LONG, "new", step_s=0.0), is_reading=True)
+    drafts = {draft.request_id: draft for draft in one.draft([context([1], step_s=0.0, pace=0.2), reading])}
+    assert drafts["r"].tokens and not drafts["new"].tokens
+    assert one.draft_kv.seen("new") == 0 and model.rows < 20, "the draft waited for none of it"
+    seen = []
+    while one.run_ahead(["new"]):
+        seen.append(one.draft_kv.seen("new"))
+    assert seen == [20, 40, 60], "nothing is guessed ahead"
+
+
+def test_beside_a_step_of_the_target_reading_seems_no_dearer() -> None:
+    clock = Clock()
+    one, model = drafter_of(clock)
+    for name in ("first", "second"):
+        one.draft([context(LONG, name, step_s=0.0)])
+        model.first_s = 100.0
+    assert one.draft_kv.token_s == pytest.approx(1.0 / 59)
 
 
 def test_outcomes_take_no_room_from_other_sequences() -> None:

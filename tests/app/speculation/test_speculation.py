@@ -14,10 +14,11 @@ from app.scheduler.tree_budget import MOST_NODES
 from app.speculation.baselines import FixedLength
 from app.speculation.drafter_pool import DrafterPool
 from app.speculation.joint import AFTER, FIRST, JointController
+from app.speculation.length_protocol import LengthDecision
 from app.speculation.overlap import AheadOverlap, NoOverlap
 from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
-from app.state import MAX_NODES, Tree
+from app.state import MAX_NODES, Prompts, Tree
 from tests import fakes
 from tests.app.verifier.parts import RunsAhead, message, parts, start, verdict
 from tests.fakes import VOCAB
@@ -362,3 +363,15 @@ class Chosen:
 
     def use(self, number: int) -> None:
         self.used.append(number)
+
+
+@pytest.mark.parametrize(("core_share", "wait_s"), [(0.0, 0.114), (1.0, 0.014)])
+def test_prompts_that_drafters_would_hold_up_make_no_draft_worth_more(core_share, wait_s, monkeypatch):
+    one = parts(pool=DrafterPool({"small": "draft:1"}, (), core_share))
+    for _ in range(9):
+        one.draft_costs.update(1, 4, 0.014, [DraftReport(guess_s=0.012, guessed=4)])
+    monkeypatch.setattr(one.lengths, "plan", lambda batch: LengthDecision([4], False, 0.0, price=None))
+    waiting, new = start(one, "r", max_tokens=50), start(one, "new")
+    one.speculation.request_drafts([waiting], Policy(draft_wait_factor=1000.0), Prompts(rows=50, seconds=0.1, ends=1))
+    assert new.due_s == 0.0
+    assert waiting.due_s - one.speculation._clock.time() == pytest.approx(wait_s, abs=0.01)
