@@ -174,13 +174,18 @@ class DraftKV:
     def read_in(self, request_id: str, seconds: float) -> bool:
         """Read as much of a sequence's unread tokens as fits into the time, or a few; tell whether there were any.
 
-        No other sequence loses its cache for it.
+        No other sequence loses its cache for it, but forks may.
         """
         sequence = self._sequences.get(request_id)
         if sequence is None or not self.is_unread(sequence):
             return False
         most = int(max(0.0, seconds) / self.token_s) if self.token_s else CHUNK_TOKENS
-        return self._read_chunk(sequence, None, min(CHUNK_TOKENS, max(SPARE_TOKENS, most)))
+        most = min(CHUNK_TOKENS, max(SPARE_TOKENS, most))
+        if self._read_chunk(sequence, None, most):
+            return True
+        had_forks = bool(self._forks)
+        self.drop_forks([*self._forks.values()])
+        return had_forks and self.holds(sequence) and self._read_chunk(sequence, None, most)
 
     def seen(self, request_id: str) -> int:
         """Return how many of a sequence's tokens were read, or go along with a guess."""

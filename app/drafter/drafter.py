@@ -96,7 +96,8 @@ class DrafterNode:
                     drafts += drafter.draft(wanted)
             except Exception:  # what others draft must not be lost
                 log.exception("drafter %s failed", drafter.name)
-        self._batches.append(JobBatch(jobs, drafts, parts, len(contexts), *began))
+        drafted = sum(not context.is_reading for context, _ in contexts)
+        self._batches.append(JobBatch(jobs, drafts, parts, drafted, *began))
 
     @property
     def is_drafting(self) -> bool:
@@ -110,7 +111,7 @@ class DrafterNode:
     def drop_late(self, now_s: float) -> None:
         """End batches of which all jobs are past due, so that a late drafter can catch up. `now_s`: wall clock."""
         for batch in self._batches:
-            if all(job.due_s <= now_s for job in batch.jobs):
+            if all(job.due_s <= now_s for job in batch.jobs if not job.is_reading):
                 for _, part in batch.parts:
                     part.is_done = True
 
@@ -167,7 +168,8 @@ class DrafterNode:
     def run_ahead(self) -> None:
         """Make one pass of one drafter for sequences whose verdict is pending."""
         try:
-            has_more = any(own.run_ahead(self._pending) for own in self._ahead)
+            has_more = any(model.read_ahead(self._pending) for model in self._models.values())
+            has_more = has_more or any(own.run_ahead(self._pending) for own in self._ahead)
         except Exception:
             log.exception("a pass of a drafter failed")
             has_more = False

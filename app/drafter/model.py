@@ -36,8 +36,8 @@ class ModelDrafter:
 
     def begin(self, contexts: Listed[Context]) -> list[tuple[Drafting, DraftPart]]:
         """Begin chains and trees; return what goes on with each."""
-        chained = [context for context in contexts if not context.max_nodes]
-        grown = [context for context in contexts if context.max_nodes]
+        chained = [context for context in contexts if not context.max_nodes and not context.is_reading]
+        grown = [context for context in contexts if context.max_nodes or context.is_reading]
         for own, others in ((self.chain, grown), (self.trees, chained)):
             for context in others:
                 own.remove(context.request_id)
@@ -59,6 +59,9 @@ class ModelDrafter:
     def ahead(self) -> tuple[int, int]:
         """Return the jobs that used what was guessed ahead, and those that could not."""
         return self.trees.ahead_hits + self.chain.ahead_hits, self.trees.ahead_misses + self.chain.ahead_misses
+
+    def read_ahead(self, request_ids: Collection[str]) -> bool:
+        return self.trees.read_ahead(request_ids)
 
     def run_ahead(self, request_ids: Collection[str]) -> bool:
         return self.trees.run_ahead(request_ids) or self.chain.run_ahead(request_ids)

@@ -74,13 +74,15 @@ class TreeDrafting:
                 part.levels += levels * (not trees.isdisjoint(map(id, part.trees)))
         self._end_done()
 
+    def read_ahead(self, request_ids: Iterable[str]) -> bool:
+        """Read a piece of a text, if any is unread, until its verdict is expected, or for about as long as a guess."""
+        trees = [self._trees[request_id] for request_id in request_ids if request_id in self._trees]
+        now_s, least_s = self._clock.perf_counter(), self._drafter.level_s(1)
+        return any(self._drafter.read_in(tree.context.request_id, max(least_s, tree.until_s - now_s)) for tree in trees)
+
     def run_ahead(self, request_ids: Iterable[str]) -> bool:
         """Make one pass for the rounds to come, if one pays."""
         trees = [self._trees[request_id] for request_id in request_ids if request_id in self._trees]
-        now_s = self._clock.perf_counter()
-        least_s = self._drafter.level_s(1)  # a draft that is asked for meanwhile waits no longer
-        if any(self._drafter.read_in(tree.context.request_id, max(least_s, tree.until_s - now_s)) for tree in trees):
-            return True
         picked = self._pick_ahead([tree for tree in trees if not tree.context.is_reading])
         if picked:
             self._guess([], picked, 1, 0.0)
@@ -99,7 +101,7 @@ class TreeDrafting:
             self._drafter.adopt(context.request_id, cache)
             kept = {id(own) for own in tree.caches.values()}
             self._drafter.drop_forks(own for own in last.caches.values() if id(own) not in kept)
-            if last.context.step_s:
+            if last.context.step_s and not last.context.is_reading:
                 self.ahead_hits += not tree[0].is_open
                 self.ahead_misses += tree[0].is_open
         self._drafter.align(context, [*context.tokens, *tree.chain()])

@@ -24,7 +24,7 @@ def compose(
     suspects: Set[str] = frozenset(),
     is_together: bool = True,
     selection: BatchSelection = PACE,
-    core_share: float = 0.0,
+    drafts_here: bool = False,
 ) -> list[BatchEntry]:
     """Compose the next batch of at most `max_batch_tokens` rows, empty if all wait for trees.
 
@@ -38,7 +38,7 @@ def compose(
     prompts = [s for s in sequences if not _is_running(s)] if len(decoding) < len(sequences) else []
     if is_together and len(going_on) < len(decoding):
         going_on = []
-        if prompts and not suspects and holds_prompts(decoding, prompts, policy, now_s, costs, core_share):
+        if prompts and not suspects and holds_prompts(decoding, prompts, policy, now_s, costs, drafts_here):
             return []
     ready = _suspects_apart(sorted(going_on + prompts, key=attrgetter("age")) if prompts else going_on, suspects)
     if prompts or len(ready) < len(going_on):  # not all that are ready decode, or may go on
@@ -87,7 +87,7 @@ def wait_s(
     costs: StepCosts,
     suspects: Set[str] = frozenset(),
     is_together: bool = True,
-    core_share: float = 0.0,
+    drafts_here: bool = False,
 ) -> float | None:
     """Return the seconds until `compose` has a batch, as far as no mail changes that; None if there is no sequence."""
     if not sequences:
@@ -96,7 +96,7 @@ def wait_s(
     if not is_together or not any(waits):
         return min(waits)
     decoding, prompts = [s for s in sequences if _is_running(s)], [s for s in sequences if not _is_running(s)]
-    holds = not prompts or (not suspects and holds_prompts(decoding, prompts, policy, now_s, costs, core_share))
+    holds = not prompts or (not suspects and holds_prompts(decoding, prompts, policy, now_s, costs, drafts_here))
     return max(waits) if holds else 0.0
 
 
@@ -106,7 +106,7 @@ def holds_prompts(
     policy: Policy,
     now_s: float,
     costs: StepCosts,
-    core_share: float,
+    drafts_here: bool,
 ) -> bool:
     """Tell whether prompts wait for the trees that running sequences wait for, to go in one step with them:
 
@@ -115,9 +115,9 @@ def holds_prompts(
     w: seconds until the last tree is expected; beyond that time they wait on, until the trees are due. e: prompts that
     would be read to their end, and so have one token less in that time; n: running sequences.
 
-    Where drafters work on the verifier's cores (`core_share`), a step for prompts alone would only hold up the trees.
+    `drafts_here`: on the verifier's own cores, so that a step for prompts alone would only hold up the trees.
     """
-    if core_share:
+    if drafts_here:
         return True
     late_s = max(s.expected_s for s in decoding if s.tree is None and s.due_s > now_s)
     trees_s, plain_s = max(0.0, late_s - now_s), _plain_s(decoding, costs)

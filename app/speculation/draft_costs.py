@@ -1,11 +1,8 @@
 """Expect the seconds from asking for drafts to having them, by the reports of drafter nodes."""
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence as Listed
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import inf, isfinite
 from typing import Self
 
@@ -13,9 +10,10 @@ import numpy as np
 
 from app.engine.step_costs import DECAY
 from app.messages import DraftReport
-from app.recent import RECENT, RecentMedian
+from app.recent import RecentMedian
 
 FEW_UNREAD = 16  # tokens of a sequence that a drafter reads along with its first guess
+LEAST_READ = 64  # tokens that show what reading takes; fewer take as long as a guess
 DEFAULT_HOP_S = 0.001  # from asking to receiving beside the drafters' own work, before anything is measured
 
 
@@ -68,8 +66,7 @@ class DraftCosts:
         self._by_split = {0: self._guesses}
         self._drafters = 1
         self._hop = _ByDrafters()
-        self._readings = deque[tuple[float, int]](maxlen=RECENT)  # seconds of a token, and how many were read
-        self._token_s = 0.0  # their median
+        self._reading = RecentMedian()  # of a token
         self._parts = self._part_rounds = 0.0
 
     @property
@@ -140,11 +137,8 @@ class DraftCosts:
             self._guesses.token_s.setdefault(size_class(batch), _ByDrafters()).add(drafters, guess_s / guessed)
 
     def update_reading(self, report: DraftReport) -> None:
-        """Learn what reading a token takes; a few tokens, which take as long as a guess, count as few."""
-        if report.read_tokens > 0:
-            self._readings.append((report.read_s / report.read_tokens, report.read_tokens))
-            seconds, tokens = zip(*sorted(self._readings), strict=True)
-            self._token_s = seconds[bisect_left([*accumulate(tokens)], sum(tokens) / 2)]
+        if report.read_tokens >= (LEAST_READ if self._reading.count else 1):
+            self._reading.add(report.read_s / report.read_tokens)
 
     def guess_s(self, batch: int, depth: int) -> float:
         """Return the seconds of `depth` guesses, none ahead, without the hop; 0 before any draft."""
@@ -168,7 +162,7 @@ class DraftCosts:
 
     def read_s(self, unread: int) -> float:
         """Return the seconds to read unseen tokens; a few are part of any draft."""
-        return self._token_s * unread if unread > FEW_UNREAD else 0.0
+        return self._reading.value * unread if unread > FEW_UNREAD else 0.0
 
     @property
     def _part(self) -> float:

@@ -41,9 +41,9 @@ class DraftPrice:
 
     Asking b sequences for at most d tokens takes D = draft_costs.seconds(b, d). For `busy_s` of other work D is
     hidden, but for the `share` of the verifier's pace that drafters on the same cores take (0: other machines, 1: the
-    same cores); the rest is waited for. Waiting prompts add `prompt_rows` to the step, or are read alone in
-    `prompts_s` while drafts are waited for, whichever is sooner (`app.scheduler.compose`). The host adds `host_s` to a
-    round, and `tree_s` for each tree.
+    same cores); the rest is waited for. Waiting prompts add `prompt_rows` to the step, or, beside drafters elsewhere,
+    are read alone in `prompts_s`, whichever is sooner (`app.scheduler.compose`). The host adds `host_s` to a round, and
+    `tree_s` for each tree.
 
     Each token brings the same part of prompts with it, so that what a row of these adds to a step is no part of a
     round's seconds.

@@ -46,6 +46,17 @@ class PendingDraft(NamedTuple):
     is_reading: bool  # it only lets its nodes read
 
 
+class SeenText(NamedTuple):
+    """What a node had read of a sequence at its last answer."""
+
+    base: int  # tokens of the sequence then
+    tokens: int
+    is_left: bool  # it drafted, and left the rest for its spare time
+
+
+NOTHING_SEEN = SeenText(0, 0, is_left=False)
+
+
 class ReceivedBatch(NamedTuple):
     answers: int
     came_s: float
@@ -61,7 +72,7 @@ class PendingDrafts:
         self._clock = clock
         self._is_model_free = False  # were those drafts asked of no model?
         self._jobs: dict[str, list[PendingDraft]] = {}  # by request, the latest last
-        self._seen: dict[str, dict[str, int]] = {}  # by request and mailbox: tokens of the sequence read there
+        self._seen: dict[str, dict[str, SeenText]] = {}  # by request and mailbox
         self._awaited: list[AskedBatch] = []  # since the last step began
         self._errors = deque[float](maxlen=ERRORS)
         self._first_waits = 0
@@ -82,7 +93,7 @@ class PendingDrafts:
 
     def unread(self, sequence: Sequence, home: str) -> int:
         """Return how many tokens the drafters there have not read; a few count as none."""
-        unread = len(sequence.tokens) - self._seen.get(sequence.record.id, {}).get(home, 0)
+        unread = len(sequence.tokens) - self._seen_there(sequence, home).tokens
         return unread if unread > FEW_UNREAD else 0
 
     def is_reading(self, request_id: str, home: str) -> bool:
@@ -94,15 +105,17 @@ class PendingDrafts:
     def unready(self, asked: Listed[Asked], worth_s: float, here: str) -> dict[str, set[str]]:
         """Return, by request, the nodes that must read its text first, for longer than is worth the wait.
 
-        Texts are read in the order of the sequences, as many as there is time for; `here` they are in any case.
+        So do those that left it when they drafted. Texts are read in the order of the sequences, as many as there is
+        time for; `here` they are in any case.
         """
         found: dict[str, set[str]] = {}
-        spare_s = worth_s - self.models.seconds(len(asked), max(depth for _, depth, _ in asked))
+        spare_s = worth_s - self.models.seconds(len(asked), max((depth for _, depth, _ in asked), default=0))
         left_s: dict[str, float] = {}
         for sequence, _, route in asked:
             for home in {*route.homes.values()} - {here}:
-                read_s, left = self.models.read_s(self.unread(sequence, home)), left_s.get(home, spare_s)
-                if read_s and read_s > left:
+                unread, left = self.unread(sequence, home), left_s.get(home, spare_s)
+                read_s = self.models.read_s(unread)
+                if unread and (self._seen_there(sequence, home).is_left or read_s and read_s > left):
                     found.setdefault(sequence.record.id, set()).add(home)
                 else:
                     left_s[home] = left - read_s
@@ -124,7 +137,7 @@ class PendingDrafts:
         if not costs.is_known:
             usual_s = max(usual_s, self._first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
-        self._expect(asked, policy, wait_s, expected_s, is_model_free=is_model_free)
+        self._expect(asked, wait_s, expected_s, is_model_free=is_model_free)
         now_s = self._clock.time()
         for sequence, depth, _ in asked:
             sequence.asked, sequence.expected_s, sequence.due_s = depth, now_s + expected_s, now_s + wait_s
@@ -133,7 +146,7 @@ class PendingDrafts:
     def let_read(self, readings: Listed[Asked], policy: Policy) -> float:
         """Expect answers that no sequence waits for; return until when they are expected, by the wall clock."""
         if readings:
-            self._expect(readings, policy, policy.draft_wait_s, 0.0, is_reading=True)
+            self._expect(readings, policy.draft_wait_s, 0.0, is_reading=True)
         return self._clock.time() + policy.draft_wait_s
 
     def take(self, message: TreeMessage) -> PendingDraft | None:
@@ -173,6 +186,9 @@ class PendingDrafts:
         self._first_waits += 1
         return MIN_WAIT_S * 2 ** (self._first_waits - 1)
 
+    def _seen_there(self, sequence: Sequence, home: str) -> SeenText:
+        return self._seen.get(sequence.record.id, {}).get(home, NOTHING_SEEN)
+
     def _most_unread(self, asked: Listed[Asked]) -> int:
         """Return the most tokens that a node reads before it drafts for these sequences."""
         unread = Counter[str]()
@@ -184,7 +200,6 @@ class PendingDrafts:
     def _expect(
         self,
         asked: Listed[Asked],
-        policy: Policy,
         wait_s: float,
         expected_s: float,
         *,
@@ -214,10 +229,14 @@ class PendingDrafts:
     def _record_seen(self, message: TreeMessage, job: PendingDraft) -> None:
         found: dict[str, int] = {}
         for name, report in message.reports.items():
-            if (home := job.homes.get(name)) is not None:
+            if (home := job.homes.get(name)) is not None and report.seen >= 0:
                 found[home] = min(report.seen, found.get(home, job.base))
         seen = self._seen.setdefault(message.request_id, {})
-        seen.update((home, max(count, seen.get(home, 0))) for home, count in found.items())
+        for home, tokens in found.items():
+            last = seen.get(home, NOTHING_SEEN)
+            if job.base >= last.base:
+                is_left = job.base - tokens > FEW_UNREAD and (last.is_left or not job.is_reading)
+                seen[home] = SeenText(job.base, tokens, is_left)
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
         came_s = self._clock.monotonic() - batch.at_s

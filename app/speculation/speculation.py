@@ -80,6 +80,7 @@ class Speculation(RoundObserver):
         self._clock = clock
         self._pool = DrafterPool()
         self._is_together = True
+        self._drafts_here = False
         self._plain_spell = PlainSpell()
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
 
@@ -100,6 +101,11 @@ class Speculation(RoundObserver):
     def is_together(self) -> bool:
         """Tell whether the sequences go in one batch; else one half drafts meanwhile."""
         return self._is_together
+
+    @property
+    def drafts_here(self) -> bool:
+        """Tell whether models on the verifier's own cores were asked for the last drafts."""
+        return self._drafts_here
 
     def receive(self, *messages: TreeMessage) -> None:
         """Take in sound trees for a sequence's present length; learn from late ones."""
@@ -256,6 +262,7 @@ class Speculation(RoundObserver):
             ]
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
+        self._drafts_here = any(self._pool.is_here(home) for _, _, route in asked for home in route.homes.values())
         self._record_asked(asked, is_model_free=is_model_free)
         self._record_asked(tabled, is_model_free=True)
         due_of = (

@@ -190,8 +190,8 @@ class Verifier:
         sequences = self.sequences.oldest()
         self.speculation.limit_waits(sequences, now_s + self._policy.draft_wait_s)
         suspects, is_together = self.sequences.suspects, self.speculation.is_together
-        core_share = self.speculation.pool.core_share
-        return wait_s(sequences, self._policy, now_s, self.costs, suspects, is_together, core_share)
+        drafts_here = self.speculation.drafts_here
+        return wait_s(sequences, self._policy, now_s, self.costs, suspects, is_together, drafts_here)
 
     def step(self, now_s: float) -> list[DraftJob]:
         """Run and commit one batch, if any sequence is ready; return the jobs for drafts."""
@@ -296,7 +296,7 @@ class Verifier:
             self.sequences.suspects,
             is_together,
             self._selection,
-            self.speculation.pool.core_share,
+            self.speculation.drafts_here,
         )
         return self.sequences.reserve(batch)
 

@@ -154,6 +154,24 @@ def test_a_report_tells_how_much_of_a_text_was_read() -> None:
     assert seen() == {"r": 1, "long": 60}
 
 
+def test_late_drafts_are_ended_whatever_is_to_be_read_beside() -> None:
+    node, fuser = node_of(Clock())
+    reading = replace(job_of("long", [*range(60)]), is_reading=True, due_s=99.0)
+    begin_drafts(node, fuser, [replace(job_of("r", [8]), due_s=10.0), reading])
+    node.drop_late(11.0)
+    node.go_on()
+    assert not node.is_drafting
+
+
+@pytest.mark.parametrize("max_nodes", [0, 8])
+def test_no_draft_waits_for_a_text_whatever_its_form(max_nodes: int) -> None:
+    node, _ = node_of(Clock())
+    jobs = [replace(job_of(name, tokens), max_nodes=max_nodes) for name, tokens in (("r", [8]), ("long", [*range(60)]))]
+    drafts = {draft.request_id: draft for draft in drafts_by(node, [jobs[0], replace(jobs[1], is_reading=True)])}
+    assert len(drafts["r"].tokens) > 1 and not drafts["long"].tokens
+    assert node._models["a"].draft_kv.read == 0
+
+
 def test_an_end_leaves_the_others_of_a_batch() -> None:
     node, fuser = node_of(Clock())
     begin_drafts(node, fuser, [job_of("r", [8]), job_of("s", [8])])

@@ -167,8 +167,8 @@ def test_a_prompt_waits_for_drafts_where_one_step_is_sooner_than_two(
     batch = compose(sequences, Policy(), NOW, costs)
     assert [work.sequence.id for work in batch] == ([] if is_held else ["p"])
     assert wait_s(sequences, Policy(), NOW, costs) == (pytest.approx(3.0) if is_held else 0.0)
-    assert compose(sequences, Policy(), NOW, costs, core_share=1.0) == [], "drafting on the same cores would wait"
-    assert wait_s(sequences, Policy(), NOW, costs, core_share=1.0) == pytest.approx(3.0)
+    assert compose(sequences, Policy(), NOW, costs, drafts_here=True) == [], "drafting on the same cores would wait"
+    assert wait_s(sequences, Policy(), NOW, costs, drafts_here=True) == pytest.approx(3.0)
     for s in waiting:
         s.tree = chain([0.9] * 4)
     assert len(compose(sequences, Policy(), NOW, costs)) == 5

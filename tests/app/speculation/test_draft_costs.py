@@ -69,8 +69,6 @@ def test_a_few_tokens_which_take_as_long_as_a_guess_say_little_of_a_text() -> No
     for tokens, read_s in ((1000, 1.0), (20, 0.3), (20, 0.3), (20, 0.3)):
         costs.update_reading(DraftReport(read_s=read_s, read_tokens=tokens))
     assert costs.read_s(500) == pytest.approx(0.5)
-    costs.update_reading(DraftReport(read_s=60.0, read_tokens=900))  # a pause of the machine
-    assert costs.read_s(500) == pytest.approx(0.5)
 
 
 def test_reading_is_neither_guess_nor_hop() -> None:

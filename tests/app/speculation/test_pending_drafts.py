@@ -301,6 +301,29 @@ def test_a_node_has_read_what_each_of_its_drafters_has() -> None:
     assert one.speculation.pending.unread(sequence, "draft:1") == 181
 
 
+def test_what_a_node_left_unread_is_left_to_its_spare_time() -> None:
+    one = known()
+    sequence = start(one, "r", length=200, generated=1)
+    assert not [job for job in ask(one, sequence, worth_s=9.0) if job.is_reading], "worth the wait"
+    one.speculation.receive(answer(sequence, seen=0))
+    assert [job.is_reading for job in ask(one, sequence, worth_s=9.0)] == [False, True]
+    one.speculation.receive(answer(sequence, seen=0))
+    assert one.speculation.pending.unread(sequence, "draft:1") == 201
+    ask(one, sequence, worth_s=9.0)
+    one.speculation.receive(answer(sequence))
+    assert not [job for job in ask(one, sequence, worth_s=9.0) if job.is_reading], "it has read all"
+
+
+def test_an_answer_that_a_text_was_lost_is_believed() -> None:
+    one = known()
+    ask(one, sequence := start(one, "r", length=200, generated=1))
+    one.speculation.receive(answer(sequence))
+    sequence.kv.tokens.append(7)
+    ask(one, sequence)
+    one.speculation.receive(answer(sequence, seen=0))
+    assert one.speculation.pending.unread(sequence, "draft:1") == 202
+
+
 def test_as_many_texts_as_there_is_time_for_are_read_before_the_drafts() -> None:
     """Reading takes 0.1 s, 0.1 s and 0.05 s, drafting 0.014 s."""
     one = known()
