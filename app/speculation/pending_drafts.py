@@ -131,7 +131,7 @@ class PendingDrafts:
             return 0.0
         costs = self._modes.model_free.costs if is_model_free else self.models.of(_drafters(asked))
         self.usual_depth, self._is_model_free = max(depth for _, depth, _ in asked), is_model_free
-        read_s = self.models.read_s(self._most_unread(asked))
+        read_s = self.models.read_s(self.most_unread(asked))
         usual_s = costs.wait_s(len(asked), self.usual_depth) + read_s
         expected_s = costs.seconds(len(asked), self.usual_depth) + read_s
         if not costs.is_known:
@@ -189,7 +189,7 @@ class PendingDrafts:
     def _seen_there(self, sequence: Sequence, home: str) -> SeenText:
         return self._seen.get(sequence.record.id, {}).get(home, NOTHING_SEEN)
 
-    def _most_unread(self, asked: Listed[Asked]) -> int:
+    def most_unread(self, asked: Listed[Asked]) -> int:
         """Return the most tokens that a node reads before it drafts for these sequences."""
         unread = Counter[str]()
         for sequence, _, route in asked:
@@ -217,7 +217,7 @@ class PendingDrafts:
             expected_s,
             is_model_free,
             self.models.split,
-            self._most_unread(asked) > 0,
+            self.most_unread(asked) > 0,
         )
         self._awaited.append(batch)
         for sequence, _, route in asked:

@@ -81,6 +81,8 @@ class Speculation(RoundObserver):
         self._pool = DrafterPool()
         self._is_together = True
         self._drafts_here = False
+        self._asked: set[str] = set()  # sequences that drafts were asked for last,
+        self._reads_first = False  # and whether nodes read before they guess
         self._plain_spell = PlainSpell()
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
 
@@ -199,25 +201,21 @@ class Speculation(RoundObserver):
             depths = [min(chunk, depth) for depth in depths]
         if any(depths) and not is_model_free and self.router.count:
             self.router.count.decide(self._round_s(depths))
+        worth_s = found.worth_s + (batch.busy_s + batch.prompts_s) * (1.0 - batch.core_share)
+        jobs = self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
         if found.price is not None:
-            expected_s, asked = 0.0, _asked_of(batch, found)
-            if is_model_free or not self._reads(sequences, depths, policy):
+            expected_s, asked, way = 0.0, _asked_of(batch, found), _way(found, depths)
+            depths = [depth if s.record.id in self._asked else 0 for s, depth in zip(sequences, depths, strict=True)]
+            if not self._reads_first:
                 expected_s = found.price.round_s(asked, depths, self._costs)
+            tokens = tokens_of(asked, depths) / len(depths)
             self.lengths.modes.guard.begin(
-                _way(found, depths),
-                batch.lengths,
-                expected_s,
-                batch.now_s,
-                tokens=tokens_of(asked, depths) / len(depths),
-                is_trial=found.is_trial,
+                way, batch.lengths, expected_s, batch.now_s, tokens=tokens, is_trial=found.is_trial
             )
-        if not any(depths):
-            if found.price is not None:
+            if way is Way.PLAIN:
                 plan_s = self._clock.thread_time() - began_thread_s
                 self._plain_spell.begin(len(sequences), expected_s, plan_s, self._clock.monotonic())
-            return []
-        worth_s = found.worth_s + (batch.busy_s + batch.prompts_s) * (1.0 - batch.core_share)
-        return self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
+        return jobs
 
     def limit(self, sequence: Sequence, policy: Policy, *, is_model_free: bool = False) -> int:
         """Return the most draft tokens of the sequence, by its own and the policy's bound and its room.
@@ -263,6 +261,8 @@ class Speculation(RoundObserver):
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
         self._drafts_here = any(self._pool.is_here(home) for _, _, route in asked for home in route.homes.values())
+        self._asked = {s.record.id for s, _, _ in (*asked, *tabled)}
+        self._reads_first = self.pending.most_unread(asked) > 0
         self._record_asked(asked, is_model_free=is_model_free)
         self._record_asked(tabled, is_model_free=True)
         due_of = (
@@ -389,11 +389,6 @@ class Speculation(RoundObserver):
 
     def _read_s(self, sequence: Sequence, policy: Policy) -> float:
         return self._draft_costs.read_s(self._unread(sequence, policy))
-
-    def _reads(self, sequences: list[Sequence], depths: list[int], policy: Policy) -> bool:
-        """Tell whether drafters read long texts before they guess."""
-        asked = (s for s, depth in zip(sequences, depths, strict=True) if depth)
-        return any(self._unread(s, policy) for s in asked)
 
     def _unread(self, sequence: Sequence, policy: Policy) -> int:
         homes = {*self._route(policy, sequence).homes.values()}

@@ -11,6 +11,9 @@ from app.policy import Policy
 from app.round_observer import VerifiedStep
 from app.speculation.draft_costs import DEFAULT_HOP_S
 from app.speculation.drafter_pool import DrafterPool
+from app.speculation.guard import Way
+from app.speculation.length_protocol import LengthDecision
+from app.speculation.marginal import DraftPrice
 from app.speculation.pending_drafts import FIRST_WAITS, MIN_WAIT_S
 from app.state import BatchEntry, Sequence, Tree
 from tests.app.verifier.parts import HandClock, Parts, message, parts, start, verdict
@@ -330,6 +333,21 @@ def test_as_many_texts_as_there_is_time_for_are_read_before_the_drafts() -> None
     readers = [start(one, name, length, generated=1) for name, length in (("a", 99), ("b", 99), ("c", 49))]
     jobs = {job.request_id: job for job in ask(one, *readers, worth_s=0.170) if "small" in job.drafters}
     assert [jobs[name].is_reading for name in "abc"] == [False, True, False]
+
+
+@pytest.mark.parametrize(("worth_s", "learns"), [(0.050, True), (9.0, False)])
+def test_a_text_that_nothing_waits_for_leaves_a_round_to_learn_from(
+    worth_s: float, learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what drafts take in fact would not be seen beside a steady load of new texts."""
+    one = known()
+    guard, found = one.lengths.modes.guard, LengthDecision([4, 4], False, worth_s, price=DraftPrice(one.draft_costs))
+    monkeypatch.setattr(one.lengths, "plan", lambda batch: found)
+    sequences = [start(one, name, length, generated=1, max_tokens=50) for name, length in (("near", 5), ("far", 200))]
+    for round_s in (0.1, 0.1, 50.0):
+        one.speculation.request_drafts(sequences, Policy())
+        guard.end({"near": 1, "far": 1}, guard._round.began_s + round_s if guard._round else 0.0)
+    assert (guard.slowdown(Way.MODELS) > 1.5) is learns
 
 
 def test_reading_is_no_wrong_draft_to_routing() -> None:
