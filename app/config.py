@@ -64,6 +64,7 @@ NONE = ("none", ("none",), ["none"])
 OR_NONE = BeforeValidator(lambda names: () if names in NONE else names)
 WeightsAs = Literal["stored", "float32", "q8_0", "q4_0"]
 Activations = Literal["float32", "int8"]
+KVDtype = Literal["float32", "float16"]
 NO_INT8 = BeforeValidator(_without_int8)
 
 
@@ -141,6 +142,9 @@ class Settings(BaseModel):
     )
     activations: Activations = Field(
         "float32", description="of the target's products; int8 rounds them, too: faster, a target of its own"
+    )
+    kv_dtype: KVDtype = Field(
+        "float32", description="of a CPU's cache of keys and values; float16: half the memory, a target of its own"
     )
     engine: Literal["paceline", "vllm"] = Field("paceline", description="what runs the target; vllm: see docs/using.md")
     vllm_python: UserPath | None = Field(

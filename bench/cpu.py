@@ -77,11 +77,13 @@ def main(argv: Listed[str] | None = None) -> int:
     """Measure one part, print and write the figures; return the exit status."""
     args = parse_args(argv)
     settings = Settings.from_env()
-    weights = settings.weights if settings.activations == "float32" else "integers"
+    weights: str = settings.weights if settings.activations == "float32" else "integers"
+    weights += "" if settings.kv_dtype == "float32" else f"-{settings.kv_dtype}"
     figures = {
         **heading("bench cpu", argv),
         "weights": settings.weights,
         "activations": settings.activations,
+        "kv_dtype": settings.kv_dtype,
         **{"roofline": roofline, "split": split, "products": products, "sampling": sampling}[args.part](args),
     }
     names = {
@@ -140,7 +142,8 @@ def roofline(args: argparse.Namespace) -> dict[str, Any]:
         }
     )
     bandwidth, shape = READ_BYTES / ms["read"] * 1e3, runner.model.shape
-    token_bytes = bytes_per_page(shape.num_layers, shape.num_key_heads, shape.head_dim, 1)
+    kv_dtype = Settings.from_env().kv_dtype
+    token_bytes = bytes_per_page(shape.num_layers, shape.num_key_heads, shape.head_dim, 1, kv_dtype)
     steps = []
     for context, rows in cells:
         found_ms = ms[f"{context} {rows}"]

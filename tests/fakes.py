@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from app.answer_form import Thinking
 from app.assembly.verifier import verifier_over
-from app.config import Settings
+from app.config import KVDtype, Settings
 from app.drafter.drafter import DrafterNode, JobBatch
 from app.drafter.model import ModelDrafter
 from app.drafter.replicas import Fetch, fetcher
@@ -103,10 +103,12 @@ def tiny(family: str = "llama", *, seed: int = 0, vocab_size: int = VOCAB, **ove
     return model.eval()
 
 
-def runner(forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS) -> ModelRunner:
+def runner(
+    forward: Forward, *, pages: int = 64, page_tokens: int = PAGE_TOKENS, kv_dtype: KVDtype = "float32"
+) -> ModelRunner:
     """Make a runner over a model's forward, with exactly `pages` pages."""
-    page_bytes = bytes_per_page(*forward.shape, page_tokens)
-    return ModelRunner(forward, kv_bytes=pages * page_bytes, page_tokens=page_tokens, shares=True)
+    kv_bytes = pages * bytes_per_page(*forward.shape, page_tokens, kv_dtype)
+    return ModelRunner(forward, kv_bytes=kv_bytes, page_tokens=page_tokens, shares=True, kv_dtype=kv_dtype)
 
 
 def served(family: str = "llama", *, pages: int = 64, page_tokens: int = PAGE_TOKENS, **overrides: Any) -> ModelRunner:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.config import KVDtype
 from app.drafter.model import ModelDrafter
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.forward import Forward
@@ -116,7 +117,7 @@ def pruning(target: ModelRunner, name: str) -> ModelRunner:
 
 
 @st.composite
-def pipelines(draw, served: Forward = SERVED) -> tuple[LocalPipeline, Book]:
+def pipelines(draw, served: Forward = SERVED, kv_dtype: KVDtype = "float32") -> tuple[LocalPipeline, Book]:
     """Draw a pipeline: drafters of any behaviour, on either side of the hop, memory short, batches small."""
     book = Book()
     cast = characters(book)
@@ -132,7 +133,7 @@ def pipelines(draw, served: Forward = SERVED) -> tuple[LocalPipeline, Book]:
         max_batch_tokens=draw(st.sampled_from([16, 40, 512])),
         prefill_chunk_tokens=draw(st.sampled_from([16, 256])),
     )
-    target = fakes.runner(served, pages=draw(st.sampled_from([6, 8, 12, 64])))
+    target = fakes.runner(served, pages=draw(st.sampled_from([6, 8, 12, 64])), kv_dtype=kv_dtype)
     pruner = draw(st.sampled_from(PRUNERS))
     target = target if pruner == "none" else pruning(target, pruner)
     target = fakes.computed_at_launch(target) if draw(st.booleans()) else target
@@ -199,10 +200,10 @@ shapings = st.builds(
 )
 
 
-def plainly(one: Record, model: Forward = SERVED) -> list[int]:
+def plainly(one: Record, model: Forward = SERVED, kv_dtype: KVDtype = "float32") -> list[int]:
     """Run the request alone, without speculation, with ample memory."""
     bare = one.model_copy(update={"speculation": SpeculationBounds(enabled=False)})
-    return fakes.texts(fakes.pipeline(fakes.runner(model)), bare)[0]
+    return fakes.texts(fakes.pipeline(fakes.runner(model, kv_dtype=kv_dtype)), bare)[0]
 
 
 @often
@@ -211,12 +212,15 @@ def test_sampled_text_of_a_seed_is_the_same_in_any_pipeline(records, shape, arri
     run(*shape, records, [plainly(one) for one in records], arriving[: len(records)])
 
 
-@pytest.mark.parametrize("model", INTEGERS, ids=["float32", "int8"])
+ROUNDED = [*((model, "float32") for model in INTEGERS), (SERVED, "float16")]
+
+
+@pytest.mark.parametrize("target", ROUNDED, ids=["float32", "int8", "float16 pages"])
 @often
 @given(st.data())
-def test_text_of_weights_of_integers_is_the_same_in_any_pipeline(model, data):
-    records, shape, arriving = data.draw(st.tuples(batches(samplings), pipelines(model), arrivals))
-    run(*shape, records, [plainly(one, model) for one in records], arriving[: len(records)])
+def test_text_of_a_rounded_target_is_the_same_in_any_pipeline(target, data):
+    records, shape, arriving = data.draw(st.tuples(batches(samplings), pipelines(*target), arrivals))
+    run(*shape, records, [plainly(one, *target) for one in records], arriving[: len(records)])
 
 
 @often

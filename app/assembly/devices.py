@@ -60,6 +60,8 @@ def target_runner(folder: Path, settings: Settings, context_tokens: int) -> AnyR
     request_tokens = longest_tokens(context_tokens, settings)
     longest = request_tokens + SLACK_TOKENS
     runner: AnyRunner
+    if settings.kv_dtype != "float32" and (settings.engine == "vllm" or device.type != "cpu"):
+        raise ModelRefused(f"PACELINE_KV_DTYPE={settings.kv_dtype} applies to Paceline's engine for CPUs only")
     if settings.engine == "vllm":
         longest = min(longest, context_tokens)  # vLLM runs no sequence beyond it
         runner = _on_vllm(folder, settings, longest, device)
@@ -157,12 +159,13 @@ def _on_cpu(folder: Path, settings: Settings, longest: int) -> ModelRunner:
     model = load(folder, settings.weights, settings.home, settings.activations)
     leave_cores_to(model)
     pages = -(-longest // PAGE_TOKENS)
-    sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS)
+    sequence_bytes = pages * bytes_per_page(*model.shape, PAGE_TOKENS, settings.kv_dtype)
     free = available_bytes()
     if free is not None and isinstance(model, FusedForward):
         free -= model.mapped_bytes
     size = settings.kv_bytes or kv_bytes(free, 1 / CPU_PART, sequence_bytes, max_sequences(settings))
-    return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=settings.prefix_cache)
+    shares, kv_dtype = settings.prefix_cache, settings.kv_dtype
+    return ModelRunner(model, kv_bytes=size, page_tokens=PAGE_TOKENS, shares=shares, kv_dtype=kv_dtype)
 
 
 def _on_gpu(folder: Path, settings: Settings, longest: int, device: torch.device) -> "DeviceRunner":

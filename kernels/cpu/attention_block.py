@@ -7,13 +7,14 @@ from kernels.cpu.products.row_blocks import write_part
 from kernels.cpu.row_ops import copy, rms_norm, rotate
 from kernels.cpu.shapes import K_NORM, ON_FORK, ON_FORKED, ON_JOIN, ON_MIX, Q_NORM, WINDOW, Model, Room, Step
 from kernels.cpu.simd import (
-    BYTES,
     LANES,
     load,
     load_one,
     mul,
+    scatter_halves,
     splat,
     store,
+    store_halves,
     store_one,
 )
 from kernels.cpu.threads import enter, leave, meet, take
@@ -50,11 +51,17 @@ def write(m: Model, r: Room, layer: int, row: int, page: int, offset: int) -> No
     k = r.mixed + 4 * (row * columns(m) + m.num_heads * m.head_dim)
     v = k + 4 * m.num_key_heads * m.head_dim
     for head in range(m.num_key_heads):
-        at = 4 * (((layer * m.num_pages + page) * m.num_key_heads + head) * size)
-        block = 4 * (offset // LANES * LANES * m.head_dim + offset % LANES)
-        scatter(k + 4 * head * m.head_dim, m.keys + at + block, BYTES, m.head_dim)
-        for i in range(0, m.head_dim, LANES):
-            store(m.values + at + 4 * i * m.page_tokens + BYTES * offset, load(v + 4 * (head * m.head_dim + i)))
+        at = m.kv_item * (((layer * m.num_pages + page) * m.num_key_heads + head) * size)
+        block = m.kv_item * (offset // LANES * LANES * m.head_dim + offset % LANES)
+        line, own = m.kv_item * LANES, 4 * head * m.head_dim
+        if m.kv_item == 4:
+            scatter(k + own, m.keys + at + block, line, m.head_dim)
+            for i in range(0, m.head_dim, LANES):
+                store(m.values + at + 4 * i * m.page_tokens + line * offset, load(v + own + 4 * i))
+        else:
+            for i in range(0, m.head_dim, LANES):
+                scatter_halves(m.keys + at + block + i * line, line, load(k + own + 4 * i))
+                store_halves(m.values + at + 2 * i * m.page_tokens + line * offset, load(v + own + 4 * i))
 
 
 @kernel
@@ -73,7 +80,8 @@ def fork(m: Model, s: Step, r: Room, first: int, layer: int) -> None:
             break
         base = m.keys if i % 2 == 0 else m.values
         to, of = s.copies[i // 2]
-        copy(base + 4 * (layer * m.num_pages + of) * size, base + 4 * (layer * m.num_pages + to) * size, size)
+        page = m.kv_item * size
+        copy(base + (layer * m.num_pages + of) * page, base + (layer * m.num_pages + to) * page, page // 4)
     meet(r.words, r.threads)
     while True:
         i = take(r.words, first + ON_FORKED, 1)
@@ -126,12 +134,13 @@ def mix_unit(m: Model, s: Step, r: Room, layer: int, thread: int, unit: int, hea
         of = r.mixed + 4 * (s.tile_rows[first + i] * columns(m) + head * fold * depth)
         for j in range(0, fold * depth, LANES):
             store(queries + 4 * (i * fold * depth + j), mul(load(of + 4 * j), scale))
-    at = 4 * (layer * m.num_pages * m.num_key_heads + head) * depth * m.page_tokens
+    size = m.kv_item * depth * m.page_tokens
+    at = (layer * m.num_pages * m.num_key_heads + head) * size
     window = m.layers[layer, WINDOW]
     here = (line * m.num_key_heads + rows * head) * fold
     attend(
         m.attention_kernel, queries, rows, fold, position, split, window, s.pages.ctypes.data + 8 * first_page,
-        m.keys + at, m.values + at, 4 * m.num_key_heads * depth * m.page_tokens, m.page_tokens, depth,
+        m.keys + at, m.values + at, m.num_key_heads * size, m.page_tokens, depth,
         r.scores + thread * r.scores_bytes, r.sums + 4 * here * depth, r.stats + 8 * here,
     )  # fmt: skip
     if splits == 1:

@@ -37,7 +37,7 @@ class Model(NamedTuple):
     epsilon: float
     scale: float  # of the scores
     layers: np.ndarray  # (L, NUM_SLOTS) int64, addresses and the window
-    attention_kernel: int  # the address of `kernels.cpu.attention.ATTEND`
+    attention_kernel: int  # the address of `kernels.cpu.attention.ATTEND`, or of ATTEND_F16
     embedding_kernel: int  # that reads a row (`kernels.cpu.products.embedding.ROW`)
     embedding: int  # (V, hidden), packed; the head's address where they are one
     final_norm: int
@@ -51,6 +51,7 @@ class Model(NamedTuple):
     keys: int  # (L, P, HK, S / 16, D, 16)
     values: int  # (L, P, HK, D / 16, S, 16)
     num_pages: int
+    kv_item: int  # bytes of each number of keys and values
 
 
 class Step(NamedTuple):

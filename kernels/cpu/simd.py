@@ -18,6 +18,7 @@ from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic
 
 LANES = 16
+MOST_HALF = 65504.0  # the largest float16
 BYTES = 4 * LANES
 
 _F32, _I1, _I8, _I32 = ir.FloatType(), ir.IntType(1), ir.IntType(8), ir.IntType(32)
@@ -113,6 +114,28 @@ def read_half(b: ir.IRBuilder, where: Any) -> Any:
     return b.bitcast(b.or_(found, b.shl(b.and_(bits, ints(0x8000)), ints(16))), _LANES)
 
 
+def _to_half(b: ir.IRBuilder, x: Any) -> Any:
+    """Return the bits of float16, rounded with ties to even; what is too large becomes the largest, NaN stays NaN."""
+    for most, sign in ((MOST_HALF, ">"), (-MOST_HALF, "<")):
+        x = b.select(b.fcmp_ordered(sign, x, constant(most)), constant(most), x)
+    shorts = ir.VectorType(ir.IntType(16), LANES)
+    if platform.machine() not in ("x86_64", "AMD64") or processor_has("f16c"):
+        return b.bitcast(b.fptrunc(x, ir.VectorType(ir.HalfType(), LANES)), shorts)
+
+    def ints(value: int) -> ir.Constant:
+        return ir.Constant(_INTS, [value] * LANES)
+
+    bits = b.bitcast(x, _INTS)
+    size = b.and_(bits, ints(0x7FFFFFFF))
+    odd = b.and_(b.lshr(size, ints(13)), ints(1))
+    normal = b.lshr(b.add(b.add(size, ints(0xFFF - (112 << 23))), odd), ints(13))
+    # Below 2^-14: an addition to 0.5 rounds to the fraction's last place.
+    small = b.sub(b.bitcast(b.fadd(b.bitcast(size, _LANES), constant(0.5)), _INTS), ints(0x3F000000))
+    found = b.select(b.icmp_unsigned("<", size, ints(0x38800000)), small, normal)
+    found = b.select(b.icmp_unsigned(">", size, ints(0x7F800000)), ints(0x7E00), found)
+    return b.trunc(b.or_(found, b.lshr(b.and_(bits, ints(0x80000000)), ints(16))), shorts)
+
+
 def processor_has(feature: str) -> bool:
     """`feature`: LLVM's name."""
     name, features = (vars(numba.config)[key] for key in ("CPU_NAME", "CPU_FEATURES"))
@@ -142,6 +165,21 @@ def load(b: ir.IRBuilder, where: Any) -> Any:
 @op(nothing, address, lanes)
 def store(b: ir.IRBuilder, where: Any, value: Any) -> Any:
     b.store(value, at(b, where, _LANES), align=4)
+
+
+@op(nothing, address, lanes)
+def store_halves(b: ir.IRBuilder, where: Any, value: Any) -> None:
+    halves = _to_half(b, value)
+    b.store(halves, at(b, where, halves.type), align=2)
+
+
+@op(nothing, address, index, lanes)
+def scatter_halves(b: ir.IRBuilder, where: Any, step: Any, value: Any) -> None:
+    """`step`: bytes between places."""
+    halves = _to_half(b, value)
+    for lane in range(LANES):
+        place = b.add(where, b.mul(step, ir.Constant(step.type, lane)))
+        b.store(b.extract_element(halves, ir.Constant(_I32, lane)), at(b, place, ir.IntType(16)), align=2)
 
 
 @op(number, address)

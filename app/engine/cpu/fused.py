@@ -15,7 +15,7 @@ from app.engine.early_exit.rows import without
 from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
 from kernels.cpu import shapes
-from kernels.cpu.attention import ATTEND, FIRST_SPLIT, NO_WINDOW
+from kernels.cpu.attention import ATTEND, ATTEND_F16, FIRST_SPLIT, NO_WINDOW
 from kernels.cpu.chain import Chain, draft
 from kernels.cpu.decoder import decode
 from kernels.cpu.products.embedding import ROW
@@ -124,7 +124,12 @@ class FusedForward:
         self._kv = kv
         keys, values = kv.keys, kv.values
         self._model = self._model._replace(
-            page_tokens=kv.page_tokens, keys=keys.data_ptr(), values=values.data_ptr(), num_pages=keys.shape[1]
+            page_tokens=kv.page_tokens,
+            keys=keys.data_ptr(),
+            values=values.data_ptr(),
+            num_pages=keys.shape[1],
+            kv_item=keys.itemsize,
+            attention_kernel={torch.float32: ATTEND, torch.float16: ATTEND_F16}[keys.dtype].address,
         )
 
     def _take(self, spec: ModelSpec, packed: PackedModel) -> Model:
@@ -158,6 +163,7 @@ class FusedForward:
             keys=0,
             values=0,
             num_pages=0,
+            kv_item=0,
         )
 
     def _layer(self, spec: ModelSpec, packed: PackedModel, index: int) -> list[int]:

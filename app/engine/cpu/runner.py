@@ -8,7 +8,9 @@ from functools import partial
 import numpy as np
 import torch
 
+from app.config import KVDtype
 from app.engine.cpu.forward import Checkpoints, Forward
+from app.engine.cpu.fused import FusedForward
 from app.engine.early_exit.controller import ExitReport
 from app.engine.early_exit.rows import Predictor, RowPruner
 from app.engine.kv.block_manager import PagedRunner
@@ -16,6 +18,7 @@ from app.engine.kv.pages import KVCache, PagePool, bytes_per_page
 from app.engine.packing import PackedBatch, forks, plan
 from app.engine.sampling_parameters import choice_of, is_penalised, is_shaped, row_logprobs, row_of
 from app.engine.target import StepOnCollect
+from app.errors import ModelRefused
 from app.request import Sampling, TokenLogprobs
 from app.state import BatchEntry
 from kernels.sampling.contenders import target_token, warm_up
@@ -62,14 +65,19 @@ class CPURows:
 
 
 class ModelRunner(PagedRunner):
-    def __init__(self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False) -> None:
+    def __init__(
+        self, model: Forward, *, kv_bytes: int, page_tokens: int, shares: bool = False, kv_dtype: KVDtype = "float32"
+    ) -> None:
+        """Raises ModelRefused for pages that the model does not read."""
+        if kv_dtype != "float32" and not isinstance(model, FusedForward):
+            raise ModelRefused(f"PACELINE_KV_DTYPE={kv_dtype} needs a model that the compiled forward takes")
         self.model = model
         self.predictor: Predictor | None = None  # of rows that leave early; None: no early exit
         self.exits = ExitReport()  # of the last pass
-        num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens), 2**20))
+        num_pages = max(2, min(kv_bytes // bytes_per_page(*model.shape, page_tokens, kv_dtype), 2**20))
         super().__init__(PagePool(num_pages, page_tokens), shares=shares)
         warm_up()
-        self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens)
+        self.kv = KVCache(model.shape.num_layers, num_pages, *model.shape[1:], page_tokens, kv_dtype)
 
     def forward(self, works: list[BatchEntry], added: np.ndarray | None = None) -> list[CPURows | None]:
         """Return logits for final batch entries, None for prompt chunks.

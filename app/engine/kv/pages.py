@@ -8,6 +8,7 @@ from itertools import takewhile
 import numpy as np
 import torch
 
+from app.config import KVDtype
 from app.engine.kv.eviction import IdlePages
 
 
@@ -91,17 +92,25 @@ class PagePool:
 
 
 class KVCache:
-    """Keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D), float32.
+    """Keys (L, P, HK, D, S), transposed as the products read them, and values (L, P, HK, S, D).
 
     The compiled forward has an order of its own in each page (`kernels.cpu.attention`).
     """
 
-    def __init__(self, num_layers: int, num_pages: int, num_key_heads: int, head_dim: int, page_tokens: int) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        num_pages: int,
+        num_key_heads: int,
+        head_dim: int,
+        page_tokens: int,
+        dtype: KVDtype = "float32",
+    ) -> None:
         self.page_tokens = page_tokens
         # numpy leaves the memory to the system until a page is used; torch would write all of it at once.
         shape = (num_layers, num_pages, num_key_heads)
-        self.keys = torch.from_numpy(np.zeros((*shape, head_dim, page_tokens), np.float32))
-        self.values = torch.from_numpy(np.zeros((*shape, page_tokens, head_dim), np.float32))
+        self.keys = torch.from_numpy(np.zeros((*shape, head_dim, page_tokens), dtype))
+        self.values = torch.from_numpy(np.zeros((*shape, page_tokens, head_dim), dtype))
 
     def write(self, layer: int, pages: torch.Tensor, offsets: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Write k and v (T, HK, D) to slots of a layer: pages, offsets (T,) int64."""
@@ -121,5 +130,7 @@ class KVCache:
         self.values[:, pages] = 0.0
 
 
-def bytes_per_page(num_layers: int, num_key_heads: int, head_dim: int, page_tokens: int) -> int:
-    return 2 * 4 * num_layers * num_key_heads * head_dim * page_tokens
+def bytes_per_page(
+    num_layers: int, num_key_heads: int, head_dim: int, page_tokens: int, dtype: KVDtype = "float32"
+) -> int:
+    return 2 * np.dtype(dtype).itemsize * num_layers * num_key_heads * head_dim * page_tokens

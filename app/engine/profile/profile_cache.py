@@ -39,7 +39,7 @@ from app.state import BatchEntry, CachedSequence
 from app.system import exclusive, processor
 
 log = logging.getLogger(__name__)
-SHAPING = ("weights", "activations", "device", "gpu_dtype", "gpu_exact", "verify_threads", "draft_device")
+SHAPING = ("weights", "activations", "kv_dtype", "device", "gpu_dtype", "gpu_exact", "verify_threads", "draft_device")
 PLAN_SHAPING = ("placement", "partition")  # these leave the target a part of the machine
 SPOTS = (1, 8, 32)  # rows
 ALIKE = 1.35  # largest ratio of the paces at the spots

@@ -38,7 +38,8 @@ def _on_cpu(folder: Path, settings: Settings) -> str:
         return "float32"
     of_floats = settings.weights == "float32" or settings.weights == "stored" and _kinds(folder) <= FLOATS
     products = "" if settings.activations == "int8" or of_floats else ", blocks of integers apart"
-    return f"float32{products}, splits of 128 and 512 keys"
+    pages = "" if settings.kv_dtype == "float32" else f", {settings.kv_dtype} pages"
+    return f"float32{products}, splits of 128 and 512 keys{pages}"
 
 
 def _kinds(folder: Path) -> set[str]:

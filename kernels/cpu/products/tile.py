@@ -27,6 +27,7 @@ from kernels.cpu.simd import (
     prefetch,
     processor_has,
     read,
+    read_half,
     spread,
 )
 from kernels.jit import kernel
@@ -39,6 +40,7 @@ LINE = 64  # bytes that memory gives at once
 UNROLL = 4  # lines of float32
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 _LANES = constant(0.0).type
+Read = Callable[[ir.IRBuilder, Any], Any]  # a line's address -> sixteen float32
 Visit = Callable[[Any, list[Any], list[Any]], list[Any]]  # a line's number, its columns in each block, sums -> sums
 Walk = Callable[[ir.IRBuilder, list[Any], list[Any], Visit], list[Any]]  # blocks' addresses, sums, visit -> sums
 
@@ -71,8 +73,13 @@ class TileRows:
             b.store(value, at(b, where, _LANES), align=4)
 
 
-def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = False, every: int = 0) -> Any:
-    """Return the tiles of these heights over float32; prefetch 64 bytes from `ask` each `every` lines (0: never)."""
+def _over_lines(
+    heights: Iterable[int], blocks: int = 1, is_fresh: bool = False, every: int = 0, reads: Read = read
+) -> Any:
+    """Return the tiles of these heights over lines that `reads` reads as float32.
+
+    They prefetch 64 bytes from `ask` each `every` lines (0: never).
+    """
 
     @op(nothing, index, address, index, address, index, index, address, index, address)
     def tiles(
@@ -81,8 +88,8 @@ def _over_float32(heights: Iterable[int], blocks: int = 1, is_fresh: bool = Fals
 
         def visit_line(ws: list[Any], visit: Visit, step: int, line: Any, sums: list[Any]) -> list[Any]:
             if every and step % every == 0:
-                prefetch(b, b.add(ask, b.mul(line, integer(BYTES // every))))
-            return visit(line, [read(b, b.add(w, b.mul(line, ldw))) for w in ws], sums)
+                prefetch(b, b.add(ask, b.mul(line, integer(LINE // every))))
+            return visit(line, [reads(b, b.add(w, b.mul(line, ldw))) for w in ws], sums)
 
         def walk(b: ir.IRBuilder, ws: list[Any], sums: list[Any], visit: Visit) -> list[Any]:
             def unrolled(i: Any, sums: list[Any]) -> list[Any]:
@@ -173,8 +180,8 @@ def height(rows: int, most: int) -> int:
     return (even + 1) // 2 if even == 9 or even == 11 else even
 
 
-def _product(name: str, is_fresh: bool = False, every: int = 0) -> Any:
-    tiles = _over_float32(HEIGHTS, is_fresh=is_fresh, every=every)
+def _product(name: str, is_fresh: bool = False, every: int = 0, reads: Read = read) -> Any:
+    tiles = _over_lines(HEIGHTS, is_fresh=is_fresh, every=every, reads=reads)
 
     def product(rows: int, x: int, ldx: int, w: int, ldw: int, k: int, out: int, ldo: int, ask: int = 0) -> None:
         while rows > 0:
@@ -248,5 +255,9 @@ stream = _product("stream", every=1)
 stream_fresh = _product("stream_fresh", is_fresh=True, every=1)  # out = x W
 stream_half = _product("stream_half", every=2)
 
+# Over lines of float16: out = x W, without prefetches and with them.
+product_f16 = _product("product_f16", is_fresh=True, reads=read_half)
+stream_f16 = _product("stream_f16", is_fresh=True, every=2, reads=read_half)
+
 # One row or two, w (2, k, 16), out (rows, 32): two streams, which the processor follows by itself.
-stream_pair = _over_float32(range(1, PAIR_ROWS + 1), blocks=2)
+stream_pair = _over_lines(range(1, PAIR_ROWS + 1), blocks=2)

@@ -57,6 +57,20 @@ def test_a_cache_for_less_is_refused(target: Path) -> None:
         target_runner(target, settings(target, -1), CONTEXT_TOKENS)
 
 
+def test_pages_of_halves_hold_twice_the_tokens(tmp_path: Path) -> None:
+    chosen = settings(make_model(tmp_path / "target", fused=True), 0)
+    whole, halves = (
+        target_runner(Path(chosen.model), chosen.changed(kv_dtype=dtype), CONTEXT_TOKENS)
+        for dtype in ("float32", "float16")
+    )
+    assert halves.capacity_tokens == 2 * whole.capacity_tokens
+
+
+def test_pages_of_halves_are_for_our_own_engine_on_cpus(target: Path) -> None:
+    with pytest.raises(ModelRefused, match="PACELINE_KV_DTYPE=float16 applies to Paceline's engine for CPUs only"):
+        target_runner(target, settings(target, 0).changed(engine="vllm", kv_dtype="float16"), CONTEXT_TOKENS)
+
+
 @pytest.mark.parametrize(("fused", "kept"), [(False, True), (True, True), (True, False)])
 def test_a_target_is_loaded_once_and_forks_if_compiled_and_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fused: bool, kept: bool

@@ -2,9 +2,12 @@
 too.
 """
 
+from typing import get_args
+
 import pytest
 import torch
 
+from app.config import KVDtype
 from app.engine.cpu import packed_model, step_arrays
 from app.engine.cpu.choose_forward import choose_forward
 from app.engine.cpu.equivalence import trial
@@ -15,6 +18,8 @@ from app.errors import ModelRefused
 from kernels.cpu.products.pack import pack
 from tests import fakes
 from tests.fakes import VOCAB
+
+KV_DTYPES = get_args(KVDtype)
 
 FUSED = ("llama", "qwen2", "qwen3", "mistral")
 
@@ -96,6 +101,21 @@ def test_halves_are_kept_and_give_the_bits_of_float32(family, dtype):
     whole = choose_forward(model, "float32", weights)
     assert (logits_of(fakes.runner(kept)) == logits_of(fakes.runner(whole))).all()
     assert held_bytes(kept) < 0.85 * held_bytes(whole)  # embedding and sines stay float32
+
+
+@pytest.mark.parametrize("family", FUSED)
+def test_pages_of_halves_take_half_the_memory_and_rows_keep_their_bits(family):
+    whole, halves = (fakes.runner(choose_forward(fakes.tiny(family)), kv_dtype=dtype) for dtype in KV_DTYPES)
+    assert check_exactness(halves, VOCAB).different == 0
+    rows = [logits_of(runner) for runner in (whole, halves)]
+    assert 0.0 < (rows[0] - rows[1]).abs().max() < 0.02 * rows[0].std()
+    sizes = [runner.kv.keys.nbytes + runner.kv.values.nbytes for runner in (whole, halves)]
+    assert sizes[0] == 2 * sizes[1] and whole.pool.num_pages == halves.pool.num_pages
+
+
+def test_pages_of_halves_are_for_the_compiled_forward_alone():
+    with pytest.raises(ModelRefused, match="PACELINE_KV_DTYPE=float16"):
+        fakes.runner(choose_forward(fakes.tiny("gpt2")), kv_dtype="float16")
 
 
 def logits_of(runner):

@@ -74,7 +74,9 @@ def test_a_changed_dependency_makes_a_measurement_anew(folder, settings, counted
     assert len(counted) == 2
 
 
-@pytest.mark.parametrize("change", [{"verify_threads": 5}, {"weights": "q8_0"}, {"activations": "int8"}])
+@pytest.mark.parametrize(
+    "change", [{"verify_threads": 5}, {"weights": "q8_0"}, {"activations": "int8"}, {"kv_dtype": "float16"}]
+)
 def test_settings_that_decide_how_a_step_computes_make_a_measurement_anew(folder, settings, counted, change):
     _start(folder, settings)
     _start(folder, settings.model_copy(update=change))

@@ -35,6 +35,7 @@ def test_whatever_changes_a_text_changes_the_id(folder: Path, tmp_path: Path) ->
         id_of(folder, tmp_path, tokenizer="b"),
         id_of(folder, tmp_path, weights="q8_0"),
         id_of(folder, tmp_path, activations="int8"),
+        id_of(folder, tmp_path, kv_dtype="float16"),
         id_of(folder, tmp_path, device="cuda"),
         id_of(folder, tmp_path, device="cuda", gpu_exact=True),
         id_of(folder, tmp_path, device="cuda", gpu_dtype="float16"),

@@ -50,7 +50,11 @@ KEPT = {
 FORMS = {"integers": ROUNDED, "floats": SCALED}
 FROM_ONE_SEED = ("Q4_1", "Q8_0")  # of integers, in this order; each other type's numbers have a seed of their own
 TESTS = Path(__file__).parents[1]
-MASKED = (TESTS / "products", TESTS / "test_attention.py")  # whose code depends on the processor
+MASKED = (
+    TESTS / "products",
+    TESTS / "test_attention.py",
+    TESTS / "test_halves.py",
+)  # whose code depends on the processor
 TYPES = {"nehalem": (*FROM_ONE_SEED, "Q6_K")}  # whose code takes longest to compile: one of each way to add a block
 EIGHT_COLUMNS = "haswell with the bytes' products of AVX-512, in registers of 256 bits"
 INSTRUCTIONS = {"haswell": "avx2", "nehalem": "any", EIGHT_COLUMNS: "vnni, 256 bits"}
