@@ -114,8 +114,8 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float,
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. A row
     counts as free while the costs are rough, since only steps of several rows correct them. `unseen` says that no
-    drafts are asked for now: the chance is then at least that of a new sequence of a new tenant, since texts may have
-    come that the drafters know. A sequence takes part if its text is read within `draft_s`, the time of drafting; if
+    drafts are asked for now. The chance is then at least that of an unknown tenant, since new texts may be easier to
+    draft. A sequence takes part if its text is read within `draft_s`, the time of drafting; if
     there is none, the first to be read takes part.
     """
     size = len(candidates)

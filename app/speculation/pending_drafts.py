@@ -131,13 +131,14 @@ class PendingDrafts:
             return 0.0
         costs = self._modes.model_free.costs if is_model_free else self.models.of(_drafters(asked))
         self.usual_depth, self._is_model_free = max(depth for _, depth, _ in asked), is_model_free
-        read_s = self.models.read_s(self.most_unread(asked))
+        unread = self.most_unread(asked)
+        read_s = self.models.read_s(unread)
         usual_s = costs.wait_s(len(asked), self.usual_depth) + read_s
         expected_s = costs.seconds(len(asked), self.usual_depth) + read_s
         if not costs.is_known:
             usual_s = max(usual_s, self._first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
-        self._expect(asked, wait_s, expected_s, is_model_free=is_model_free)
+        self._expect(asked, wait_s, expected_s, is_model_free=is_model_free, has_unread=unread > 0)
         now_s = self._clock.time()
         for sequence, depth, _ in asked:
             sequence.asked, sequence.expected_s, sequence.due_s = depth, now_s + expected_s, now_s + wait_s
@@ -204,6 +205,7 @@ class PendingDrafts:
         expected_s: float,
         *,
         is_model_free: bool = False,
+        has_unread: bool = False,
         is_reading: bool = False,
     ) -> None:
         now_s = self._clock.monotonic()
@@ -217,7 +219,7 @@ class PendingDrafts:
             expected_s,
             is_model_free,
             self.models.split,
-            self.most_unread(asked) > 0,
+            has_unread,
         )
         self._awaited.append(batch)
         for sequence, _, route in asked:

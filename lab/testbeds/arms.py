@@ -119,7 +119,6 @@ def off() -> Arm:
 
 
 def vanilla(name: str, drafters: tuple[str, ...]) -> Arm:
-    # Leaves would take the room of a chain's last tokens.
     return Arm(plan(name, "vanilla", drafters[:1], {}), (CHAINS, alone(drafters)), "chains")
 
 
