@@ -56,8 +56,8 @@ class DraftCosts:
     """The seconds of drafts by models: hop(drafters) + depth x part x token_s(batch, drafters) + reading.
 
     `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens asked for, those
-    guessed after the job's arrival. `drafters`: models that a sequence asks. Before any report only the hop is
-    expected.
+    guessed after the job's arrival, 0 before it is known. `drafters`: models that a sequence asks. Before any report
+    only the hop is expected.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class DraftCosts:
 
     @property
     def is_known(self) -> bool:
-        return self._nearest() is not None
+        return self._part_rounds > 0.0 and self._nearest() is not None
 
     @property
     def hop_s(self) -> float:
@@ -113,11 +113,14 @@ class DraftCosts:
         reports: Listed[DraftReport],
         launched_s: float = inf,
         drafters: int = 1,
+        *,
+        is_first: bool = False,
     ) -> None:
         """Learn from drafts of `depth` tokens for `batch` sequences that were found after `came_s`.
 
         The slowest of the nodes with a sound report counts. Without one all of the time counts as guessing. A step that
-        began before, after `launched_s`, hid their arrival: then that time is the least that they took.
+        began before, after `launched_s`, hid their arrival: then that time is the least that they took. `is_first`:
+        nodes that guess ahead could not do so yet, which says nothing of later drafts.
         """
         if batch < 1 or depth < 1 or not 0.0 <= came_s < float("inf"):
             return
@@ -131,8 +134,9 @@ class DraftCosts:
             if came_s <= launched_s or hop_s > expected_s:
                 self._hop.add(drafters, hop_s)
             self.update_reading(slowest)
-        self._parts = self._parts * DECAY + guessed / depth
-        self._part_rounds = self._part_rounds * DECAY + 1.0
+        if not is_first:
+            self._parts = self._parts * DECAY + guessed / depth
+            self._part_rounds = self._part_rounds * DECAY + 1.0
         if guessed:
             self._guesses.token_s.setdefault(size_class(batch), _ByDrafters()).add(drafters, guess_s / guessed)
 
@@ -166,7 +170,7 @@ class DraftCosts:
 
     @property
     def _part(self) -> float:
-        return self._parts / self._part_rounds if self._part_rounds else 1.0
+        return self._parts / self._part_rounds if self._part_rounds else 0.0
 
     def _nearest(self) -> _Guesses | None:
         if self._guesses.token_s:

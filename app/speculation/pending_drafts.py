@@ -35,6 +35,7 @@ class AskedBatch:
     is_model_free: bool
     split: int  # of the machine, when it was sent
     has_unread: bool  # its nodes must read before they guess
+    is_first: bool  # they guess ahead, but could not do so yet
     is_judged: bool = False  # an answer was compared with what was expected
     launched_s: float = inf  # after `at_s`, when the next step began, during which no answer is found
 
@@ -121,11 +122,14 @@ class PendingDrafts:
                     left_s[home] = left - read_s
         return found
 
-    def wait(self, asked: Listed[Asked], policy: Policy, worth_s: float, *, is_model_free: bool) -> float:
+    def wait(
+        self, asked: Listed[Asked], policy: Policy, worth_s: float, *, is_model_free: bool, is_first: bool = False
+    ) -> float:
         """Let the sequences wait for their trees, as long as drafts usually take, within `worth_s` and the policy's
         bounds.
 
-        Returns until when, by the wall clock.
+        `is_first`: models that guess ahead were not asked for any of these sequences' last drafts. Returns until when,
+        by the wall clock.
         """
         if not asked:
             return 0.0
@@ -138,7 +142,7 @@ class PendingDrafts:
         if not costs.is_known:
             usual_s = max(usual_s, self._first_wait_s())
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
-        self._expect(asked, wait_s, expected_s, is_model_free=is_model_free, has_unread=unread > 0)
+        self._expect(asked, wait_s, expected_s, is_model_free=is_model_free, has_unread=unread > 0, is_first=is_first)
         now_s = self._clock.time()
         for sequence, depth, _ in asked:
             sequence.asked, sequence.expected_s, sequence.due_s = depth, now_s + expected_s, now_s + wait_s
@@ -206,6 +210,7 @@ class PendingDrafts:
         *,
         is_model_free: bool = False,
         has_unread: bool = False,
+        is_first: bool = False,
         is_reading: bool = False,
     ) -> None:
         now_s = self._clock.monotonic()
@@ -220,6 +225,7 @@ class PendingDrafts:
             is_model_free,
             self.models.split,
             has_unread,
+            is_first,
         )
         self._awaited.append(batch)
         for sequence, _, route in asked:
@@ -252,10 +258,11 @@ class PendingDrafts:
                 batch.is_judged = True
                 self._errors.append(abs(came_s - batch.expected_s) / came_s)
             # Nodes that read first take longer for all else, too.
-            if not batch.has_unread or not self.models.is_known:
-                self.models.update(batch.sequences, batch.depth, came_s, sound, batch.launched_s, batch.drafters)
-            else:
+            if batch.has_unread and self.models.is_known:
                 self._learn_reading(sound)
+            else:
+                of = batch.sequences, batch.depth, came_s, sound, batch.launched_s, batch.drafters
+                self.models.update(*of, is_first=batch.is_first)
         else:
             self._learn_reading(sound)
         return ReceivedBatch(drafts, came_s, min(came_s, batch.wait_s))

@@ -85,6 +85,7 @@ class Speculation(RoundObserver):
         self._reads_first = False  # and whether nodes read before they guess
         self._plain_spell = PlainSpell()
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
+        self._ahead: set[str] = set()  # and those that models guess ahead for
 
     @property
     def pool(self) -> DrafterPool:
@@ -163,6 +164,7 @@ class Speculation(RoundObserver):
         self.router.remove(request_id)
         self.pending.remove(request_id)
         self._model_free.discard(request_id)
+        self._ahead.discard(request_id)
         self._dispatcher.remove(request_id)
 
     def expect(self, split: int, measured: Interference) -> None:
@@ -260,6 +262,10 @@ class Speculation(RoundObserver):
             ]
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
+        runs_ahead = not is_model_free and bool(self._pool.models) and self._overlap.runs_ahead(self._pool.core_share)
+        ahead = {s.record.id for s, _, route in asked if route.homes} if runs_ahead else set()
+        is_first = runs_ahead and self._ahead.isdisjoint(ahead)
+        self._ahead = self._ahead.difference(s.record.id for s in sequences) | ahead
         self._drafts_here = any(self._pool.is_here(home) for _, _, route in asked for home in route.homes.values())
         self._asked = {s.record.id for s, _, _ in (*asked, *tabled)}
         self._reads_first = self.pending.most_unread(asked) > 0
@@ -267,11 +273,11 @@ class Speculation(RoundObserver):
         self._record_asked(tabled, is_model_free=True)
         due_of = (
             (tabled, self.pending.wait(tabled, policy, worth_s, is_model_free=True)),
-            (asked, self.pending.wait(asked, policy, worth_s, is_model_free=is_model_free)),
+            (asked, self.pending.wait(asked, policy, worth_s, is_model_free=is_model_free, is_first=is_first)),
             (readings, self.pending.let_read(readings, policy)),
         )
         step_s, plain_s = 0.0, self._costs.seconds(len(self._sequences))
-        if asked and not is_model_free and self._pool.models and self._overlap.runs_ahead(self._pool.core_share):
+        if ahead:
             step_s = self._costs.seconds(len(self._sequences) + sum(depth for _, depth, _ in asked))
         readers = self._pool.readers if self._sends_states else frozenset()
         most_nodes, price = 0, Price(self._least_survival, 0.0)

@@ -16,7 +16,7 @@ from app.speculation.length_protocol import LengthDecision
 from app.speculation.marginal import DraftPrice
 from app.speculation.pending_drafts import FIRST_WAITS, MIN_WAIT_S
 from app.state import BatchEntry, Sequence, Tree
-from tests.app.verifier.parts import HandClock, Parts, message, parts, start, verdict
+from tests.app.verifier.parts import HandClock, Parts, RunsAhead, message, parts, start, verdict
 
 NOW_S = 1000.0
 NOTHING = {"tokens": (), "parents": (), "survival": (), "proposers": (), "confidence": {}}
@@ -105,6 +105,19 @@ def test_drafts_before_which_nodes_read_show_what_reading_takes_alone() -> None:
         one.speculation.receive(answer(sequence, guess_s=0.9, guessed=4, read_s=0.4, read_tokens=200))
     assert (one.draft_costs.hop_s, one.draft_costs.guess_s(1, 4)) == before_s
     assert one.draft_costs.read_s(100) == pytest.approx(0.2)
+
+
+def test_the_first_drafts_of_nodes_that_guess_ahead_say_nothing_of_what_later_ones_take() -> None:
+    one = parts(overlapping=RunsAhead(), clock=(clock := HandClock()))
+    sequence, costs, waits = start(one, "r"), one.draft_costs, []
+    for depth, guessed in ((4, 4), (4, 1), (0, 0), (4, 4), (4, 1)):
+        ask(one, sequence, depth=depth)
+        clock.now_s += 0.020
+        if depth:
+            one.speculation.receive(answer(sequence, guess_s=0.004 * guessed, guessed=guessed))
+            waits.append((costs.is_known, costs.seconds(1, 4) - costs.hop_s))
+        sequence.kv.tokens.append(7)
+    assert waits == [(False, 0.0), *[(True, pytest.approx(0.004))] * 3]
 
 
 LIES = [
