@@ -56,8 +56,8 @@ class DraftCosts:
     """The seconds of drafts by models: hop(drafters) + depth x part x token_s(batch, drafters) + reading.
 
     `token_s`: of one more token for all sequences of a batch, by size class. `part`: of the tokens asked for, those
-    guessed after the job's arrival, 0 before it is known. `drafters`: models that a sequence asks. Before any report
-    only the hop is expected.
+    guessed after the job's arrival, 0 until some could be guessed ahead. `drafters`: models that a sequence asks.
+    Before any report only the hop is expected.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from app.speculation.routing import Route
 from app.state import Sequence
 
 ERRORS = 64  # last batches whose waits are compared with what was expected
-MIN_WAIT_S = 0.03  # the shortest wait for drafts, within the policy, and the first one while nothing is known of them
+MIN_WAIT_S = 0.03  # the shortest wait for drafts, within the policy, and the first before it is known what they take
 FIRST_WAITS = 4  # of which each is twice as long as the one before
 MOST_JOBS = 4  # of a request that are remembered
 
@@ -125,11 +125,9 @@ class PendingDrafts:
     def wait(
         self, asked: Listed[Asked], policy: Policy, worth_s: float, *, is_model_free: bool, is_first: bool = False
     ) -> float:
-        """Let the sequences wait for their trees, as long as drafts usually take, within `worth_s` and the policy's
-        bounds.
+        """Let the sequences wait for their trees as long as drafts usually take, within `worth_s` and the policy.
 
-        `is_first`: models that guess ahead were not asked for any of these sequences' last drafts. Returns until when,
-        by the wall clock.
+        `is_first`: nodes that guess ahead could not do so for any of them. Returns until when, by the wall clock.
         """
         if not asked:
             return 0.0
@@ -141,6 +139,7 @@ class PendingDrafts:
         expected_s = costs.seconds(len(asked), self.usual_depth) + read_s
         if not costs.is_known:
             usual_s = max(usual_s, self._first_wait_s())
+            is_first = is_first and self._first_waits < FIRST_WAITS
         wait_s = min(policy.draft_wait_s, max(MIN_WAIT_S, policy.draft_wait_factor * usual_s), usual_s + worth_s)
         self._expect(asked, wait_s, expected_s, is_model_free=is_model_free, has_unread=unread > 0, is_first=is_first)
         now_s = self._clock.time()

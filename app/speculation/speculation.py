@@ -85,7 +85,7 @@ class Speculation(RoundObserver):
         self._reads_first = False  # and whether nodes read before they guess
         self._plain_spell = PlainSpell()
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
-        self._ahead: set[str] = set()  # and those that models guess ahead for
+        self._ahead: set[str] = set()  # and those whose last drafts by models came in time: the next are guessed ahead
 
     @property
     def pool(self) -> DrafterPool:
@@ -125,6 +125,8 @@ class Speculation(RoundObserver):
             if sequence is None or tree is None:
                 continue
             if message.base == len(sequence.tokens):
+                if message.reports:
+                    self._ahead.add(message.request_id)
                 sequence.tree = tree if self.lengths.is_tree else tree.chain()
             elif job is not None and message.base < len(sequence.tokens):
                 late.append((sequence, tree, sequence.tokens[message.base :]))
@@ -188,6 +190,7 @@ class Speculation(RoundObserver):
         limits = [self.limit(sequence, policy) for sequence in sequences]
         if not any(limits):
             self.lengths.modes.guard.stop()
+            self._ahead.clear()
             return []
         batch = self._batch(sequences, limits, policy, prompts)
         found = self.lengths.plan(batch)
@@ -208,7 +211,7 @@ class Speculation(RoundObserver):
         if found.price is not None:
             expected_s, asked, way = 0.0, _asked_of(batch, found), _way(found, depths)
             depths = [depth if s.record.id in self._asked else 0 for s, depth in zip(sequences, depths, strict=True)]
-            if not self._reads_first:
+            if not self._reads_first and (way is not Way.MODELS or self._draft_costs.is_known):
                 expected_s = found.price.round_s(asked, depths, self._costs)
             tokens = tokens_of(asked, depths) / len(depths)
             self.lengths.modes.guard.begin(
@@ -263,9 +266,8 @@ class Speculation(RoundObserver):
             asked = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
         runs_ahead = not is_model_free and bool(self._pool.models) and self._overlap.runs_ahead(self._pool.core_share)
-        ahead = {s.record.id for s, _, route in asked if route.homes} if runs_ahead else set()
-        is_first = runs_ahead and self._ahead.isdisjoint(ahead)
-        self._ahead = self._ahead.difference(s.record.id for s in sequences) | ahead
+        is_first = runs_ahead and self._ahead.isdisjoint(s.record.id for s, _, _ in asked)
+        self._ahead.difference_update(s.record.id for s in sequences)
         self._drafts_here = any(self._pool.is_here(home) for _, _, route in asked for home in route.homes.values())
         self._asked = {s.record.id for s, _, _ in (*asked, *tabled)}
         self._reads_first = self.pending.most_unread(asked) > 0
@@ -277,7 +279,7 @@ class Speculation(RoundObserver):
             (readings, self.pending.let_read(readings, policy)),
         )
         step_s, plain_s = 0.0, self._costs.seconds(len(self._sequences))
-        if ahead:
+        if asked and runs_ahead:
             step_s = self._costs.seconds(len(self._sequences) + sum(depth for _, depth, _ in asked))
         readers = self._pool.readers if self._sends_states else frozenset()
         most_nodes, price = 0, Price(self._least_survival, 0.0)

@@ -120,6 +120,22 @@ def test_the_first_drafts_of_nodes_that_guess_ahead_say_nothing_of_what_later_on
     assert waits == [(False, 0.0), *[(True, pytest.approx(0.004))] * 3]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_nodes_that_never_come_to_guess_ahead_are_known_after_the_first_waits(late: bool) -> None:
+    """Requests may end with their first drafts, and a node may always be late."""
+    one, known = parts(overlapping=RunsAhead(), clock=(clock := HandClock()), pages=256), []
+    for number in range(FIRST_WAITS):
+        if not (late and number):
+            sequence = start(one, f"{number}")
+        ask(one, sequence)
+        base = len(sequence.tokens)
+        sequence.kv.tokens += [7] * late
+        clock.now_s += 0.020
+        one.speculation.receive(answer(sequence, base, guess_s=0.016, guessed=4))
+        known.append(one.draft_costs.is_known)
+    assert known == [False] * (FIRST_WAITS - 1) + [True]
+
+
 LIES = [
     {"guess_s": -1.0},
     {"guess_s": nan},
