@@ -151,13 +151,10 @@ def test_rates_of_drafters_on_other_hosts_are_those_of_the_results() -> None:
 def test_ratios_of_the_pair_beside_a_stated_target_are_those_of_the_results() -> None:
     files = [f"paced-pair-{sampled}{streams}" for sampled in ("", "sampled-") for streams in (1, 4, 16)]
     rows = table("benchmarks.md", "16, 0.8")
-    adaspec = results("paced-pair-adaspec")
-    assert {name.replace("`", "") for name, *_ in rows} | {"off"} == results(files[0])["ways"].keys() | {"adaspec"}
+    assert {name.replace("`", "") for name, *_ in rows} | {"off"} == results(files[0])["ways"].keys()
     for name, *cells in rows:
         for file, cell in zip(files, cells, strict=True):
-            way, ways = name.replace("`", ""), results(file)["ways"]
-            ways = ways if way in ways else adaspec[file.removeprefix("paced-")]["ways"]
-            mean, lower, _ = ways[way]["over"]["off"]
+            mean, lower, _ = results(file)["ways"][name.replace("`", "")]["over"]["off"]
             assert cell == ratio({"mean": mean, "lower": lower}), (file, name)
 
 
