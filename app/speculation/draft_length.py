@@ -112,10 +112,10 @@ def _first_of(depths: list[int]) -> list[int]:
 def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float, *, unseen: bool = False) -> list[int]:
     """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
-    A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. A row
-    counts as free while the costs are rough, since only steps of several rows correct them. `unseen` says that no
-    drafts are asked for now. The chance is then at least that of an unknown tenant, since new texts may be easier to
-    draft. A sequence takes part if its text is read within `draft_s`, the time of drafting; if
+    A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. A
+    row counts as free while the costs are rough, since only steps of several rows correct them. `unseen`: no drafts
+    are asked for now, so nothing is known of texts that have come since. The chance is then at least what is
+    assumed of a new tenant. A sequence takes part if its text is read within `draft_s`, the time of drafting; if
     there is none, the first to be read takes part.
     """
     size = len(candidates)

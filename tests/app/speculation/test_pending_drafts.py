@@ -107,11 +107,16 @@ def test_drafts_before_which_nodes_read_show_what_reading_takes_alone() -> None:
     assert one.draft_costs.read_s(100) == pytest.approx(0.2)
 
 
-def test_the_first_drafts_of_nodes_that_guess_ahead_say_nothing_of_what_later_ones_take() -> None:
+@pytest.mark.parametrize("may_draft", [True, False])
+def test_the_first_drafts_of_nodes_that_guess_ahead_say_nothing_of_what_later_ones_take(may_draft: bool) -> None:
+    """Drafts are first again behind a round without any, whether none pays or the policy allows none."""
     one = parts(overlapping=RunsAhead(), clock=(clock := HandClock()))
     sequence, costs, waits = start(one, "r"), one.draft_costs, []
     for depth, guessed in ((4, 4), (4, 1), (0, 0), (4, 4), (4, 1)):
-        ask(one, sequence, depth=depth)
+        if depth or may_draft:
+            ask(one, sequence, depth=depth)
+        else:
+            one.speculation.request_drafts([sequence], Policy(max_draft_tokens=0))
         clock.now_s += 0.020
         if depth:
             one.speculation.receive(answer(sequence, guess_s=0.004 * guessed, guessed=guessed))
@@ -370,13 +375,29 @@ def test_a_text_that_nothing_waits_for_leaves_a_round_to_learn_from(
 ) -> None:
     """Else what drafts take in fact would not be seen beside a steady load of new texts."""
     one = known()
-    guard, found = one.lengths.modes.guard, LengthDecision([4, 4], False, worth_s, price=DraftPrice(one.draft_costs))
-    monkeypatch.setattr(one.lengths, "plan", lambda batch: found)
     sequences = [start(one, name, length, generated=1, max_tokens=50) for name, length in (("near", 5), ("far", 200))]
+    assert (slowdown(one, sequences, worth_s, monkeypatch) > 1.5) is learns
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_round_of_models_is_judged_once_it_is_known_what_drafts_take(
+    is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = known() if is_known else parts(pages=256, clock=HandClock())
+    sequences = [start(one, "near", 5, generated=1, max_tokens=50)]
+    assert (slowdown(one, sequences, inf, monkeypatch) > 1.5) is is_known
+
+
+def slowdown(one: Parts, sequences: list[Sequence], worth_s: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return that of models, after rounds of them of which the last takes 50 s."""
+    depths = [4] * len(sequences)
+    guard, found = one.lengths.modes.guard, LengthDecision(depths, False, worth_s, price=DraftPrice(one.draft_costs))
+    monkeypatch.setattr(one.lengths, "plan", lambda batch: found)
     for round_s in (0.1, 0.1, 50.0):
         one.speculation.request_drafts(sequences, Policy())
-        guard.end({"near": 1, "far": 1}, guard._round.began_s + round_s if guard._round else 0.0)
-    assert (guard.slowdown(Way.MODELS) > 1.5) is learns
+        ended_s = guard._round.began_s + round_s if guard._round else 0.0
+        guard.end({sequence.record.id: 1 for sequence in sequences}, ended_s)
+    return guard.slowdown(Way.MODELS)
 
 
 def test_reading_is_no_wrong_draft_to_routing() -> None:
