@@ -52,10 +52,9 @@ class SeenText(NamedTuple):
 
     base: int  # tokens of the sequence then
     tokens: int
-    is_left: bool  # it drafted, and left the rest for its spare time
 
 
-NOTHING_SEEN = SeenText(0, 0, is_left=False)
+NOTHING_SEEN = SeenText(0, 0)
 
 
 class ReceivedBatch(NamedTuple):
@@ -106,17 +105,16 @@ class PendingDrafts:
     def unready(self, asked: Listed[Asked], worth_s: float, here: str) -> dict[str, set[str]]:
         """Return, by request, the nodes that must read its text first, for longer than is worth the wait.
 
-        So do those that left it when they drafted. Texts are read in the order of the sequences, as many as there is
-        time for; `here` they are in any case.
+        Texts are read in the order of the sequences, as many as there is time for; `here` they are in any case. A node
+        that left a text unread when it drafted reads it in spare time, so it may be asked again.
         """
         found: dict[str, set[str]] = {}
         spare_s = worth_s - self.models.seconds(len(asked), max((depth for _, depth, _ in asked), default=0))
         left_s: dict[str, float] = {}
         for sequence, _, route in asked:
             for home in {*route.homes.values()} - {here}:
-                unread, left = self.unread(sequence, home), left_s.get(home, spare_s)
-                read_s = self.models.read_s(unread)
-                if unread and (self._seen_there(sequence, home).is_left or read_s and read_s > left):
+                read_s, left = self.models.read_s(self.unread(sequence, home)), left_s.get(home, spare_s)
+                if read_s > max(0.0, left):
                     found.setdefault(sequence.record.id, set()).add(home)
                 else:
                     left_s[home] = left - read_s
@@ -240,10 +238,8 @@ class PendingDrafts:
                 found[home] = min(report.seen, found.get(home, job.base))
         seen = self._seen.setdefault(message.request_id, {})
         for home, tokens in found.items():
-            last = seen.get(home, NOTHING_SEEN)
-            if job.base >= last.base:
-                is_left = job.base - tokens > FEW_UNREAD and (last.is_left or not job.is_reading)
-                seen[home] = SeenText(job.base, tokens, is_left)
+            if job.base >= seen.get(home, NOTHING_SEEN).base:
+                seen[home] = SeenText(job.base, tokens)
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
         came_s = self._clock.monotonic() - batch.at_s
