@@ -1,5 +1,6 @@
 """Hold a weight as its file does: a tensor, or blocks of a quantised ggml type."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,12 +39,15 @@ def by_rows(
         piece = rows[start : start + size]
         return convert(piece.reshape(1, -1), ggml_type).reshape(len(piece), -1)
 
-    first, starts = converted(0), range(size, len(rows), size)
+    first = converted(0)
     found = np.empty((len(rows), first.shape[1]), first.dtype)
     found[:size] = first
+
+    def fill(start: int) -> None:
+        found[start : start + size] = converted(start)
+
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for start, piece in zip(starts, pool.map(converted, starts), strict=True):
-            found[start : start + size] = piece
+        deque(pool.map(fill, range(size, len(rows), size)), maxlen=0)  # raises what one raised
     return found
 
 

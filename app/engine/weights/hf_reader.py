@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from app.config import WeightsAs
-from app.engine.weights.blocks import EMBEDDING, HEAD, Weights, dense, shape_of
+from app.engine.weights.blocks import EMBEDDING, HEAD, Weights, dense, shape_of, take
 from app.engine.weights.rounding import weights_as
 from app.engine.weights.tensors import Stored
 from app.errors import ModelRefused
@@ -65,7 +65,13 @@ def build_in_turn(folder: Path, weights: Weights, wanted: WeightsAs = "stored") 
     return model
 
 
-def _fill(weights: Weights, at: str, module: nn.Module, _: object) -> None:
+def _fill(weights: Weights, at: str, module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+    if isinstance(module, nn.Embedding):  # a large table, of which few rows are read
+        weight, rows = weights[f"{at}.weight"], given[0].unique()
+        table = torch.zeros(module.weight.shape)
+        table[rows] = dense(take(weight, rows.numpy()))
+        module.load_state_dict({"weight": table}, assign=True)
+        return
     module.load_state_dict({name: dense(weights[f"{at}.{name}"]) for name in module.state_dict()}, assign=True)
 
 
