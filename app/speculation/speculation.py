@@ -5,7 +5,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.clock import SYSTEM, Clock
 from app.engine.step_costs import StepCosts
@@ -47,6 +47,13 @@ class DraftStrategies:
     splits: Splits = field(default_factory=FixedSplits)
 
 
+class _Wanted(NamedTuple):
+    drafts: list[Asked]  # that sequences wait for
+    tabled: list[Asked]  # those of tables alone, whose nodes must read first
+    readings: list[Asked]  # texts for nodes to read in spare time
+    is_first: bool  # no last drafts of theirs came in time, so nothing was guessed ahead
+
+
 class Speculation(RoundObserver):
     """Keep a verifier's drafts under way, and learn from verdicts what drafts bring."""
 
@@ -81,8 +88,6 @@ class Speculation(RoundObserver):
         self._pool = DrafterPool()
         self._is_together = True
         self._drafts_here = False
-        self._asked: set[str] = set()  # sequences that drafts were asked for last,
-        self._reads_first = False  # and whether nodes read before they guess
         self._plain_spell = PlainSpell()
         self._model_free: set[str] = set()  # sequences whose last drafts came from no model
         self._ahead: set[str] = set()  # and those whose last drafts by models came in time: the next are guessed ahead
@@ -207,11 +212,14 @@ class Speculation(RoundObserver):
         if any(depths) and not is_model_free and self.router.count:
             self.router.count.decide(self._round_s(depths))
         worth_s = found.worth_s + (batch.busy_s + batch.prompts_s) * (1.0 - batch.core_share)
-        jobs = self.jobs(sequences, depths, policy, worth_s, is_model_free=is_model_free)
+        wanted = self._ask(sequences, depths, policy, worth_s, is_model_free=is_model_free)
+        jobs = self._jobs(wanted, policy, worth_s, is_model_free=is_model_free)
         if found.price is not None:
             expected_s, asked, way = 0.0, _asked_of(batch, found), _way(found, depths)
-            depths = [depth if s.record.id in self._asked else 0 for s, depth in zip(sequences, depths, strict=True)]
-            if not self._reads_first and (way is not Way.MODELS or self._draft_costs.is_known):
+            ids = {s.record.id for s, _, _ in (*wanted.drafts, *wanted.tabled)}
+            depths = [depth if s.record.id in ids else 0 for s, depth in zip(sequences, depths, strict=True)]
+            reads_first = self.pending.most_unread(wanted.drafts) > 0
+            if not reads_first and (way is not Way.MODELS or self._draft_costs.is_known):
                 expected_s = found.price.round_s(asked, depths, self._costs)
             tokens = tokens_of(asked, depths) / len(depths)
             self.lengths.modes.guard.begin(
@@ -252,27 +260,36 @@ class Speculation(RoundObserver):
         A sequence goes on without the nodes that must read its text first, for longer than `worth_s`; they get a job to
         read it in spare time.
         """
+        wanted = self._ask(sequences, depths, policy, worth_s, is_model_free=is_model_free)
+        return self._jobs(wanted, policy, worth_s, is_model_free=is_model_free)
+
+    def _ask(
+        self, sequences: list[Sequence], depths: list[int], policy: Policy, worth_s: float, *, is_model_free: bool
+    ) -> _Wanted:
+        """Choose whom to ask for each sequence."""
         route_of = self._model_free_route if is_model_free or not self._pool.models else partial(self._route, policy)
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         unready = self.pending.unready(asked, worth_s, self._pool.alone)
-        tabled: list[Asked] = []
-        readings: list[Asked] = []
+        drafts, tabled, readings = asked, list[Asked](), list[Asked]()
         if unready:
-            readings = self._readings(asked, unready)
             left = [
                 (s, depth, route.away_from(homes, self._pool) if (homes := unready.get(s.record.id)) else route)
                 for s, depth, route in asked
             ]
-            asked = [one for one in left if one[2].homes]
+            drafts = [one for one in left if one[2].homes]
             tabled = [one for one in left if one[2].drafters and not one[2].homes]
-        runs_ahead = not is_model_free and bool(self._pool.models) and self._overlap.runs_ahead(self._pool.core_share)
-        is_first = runs_ahead and self._ahead.isdisjoint(s.record.id for s, _, _ in asked)
+            readings = self._readings(asked, unready)
+        is_first = self._ahead.isdisjoint(s.record.id for s, _, _ in drafts)
         self._ahead.difference_update(s.record.id for s in sequences)
+        return _Wanted(drafts, tabled, readings, is_first)
+
+    def _jobs(self, wanted: _Wanted, policy: Policy, worth_s: float, *, is_model_free: bool) -> list[DraftJob]:
+        asked, tabled, readings, is_first = wanted
+        runs_ahead = not is_model_free and bool(self._pool.models) and self._overlap.runs_ahead(self._pool.core_share)
         self._drafts_here = any(self._pool.is_here(home) for _, _, route in asked for home in route.homes.values())
-        self._asked = {s.record.id for s, _, _ in (*asked, *tabled)}
-        self._reads_first = self.pending.most_unread(asked) > 0
         self._record_asked(asked, is_model_free=is_model_free)
         self._record_asked(tabled, is_model_free=True)
+        is_first = is_first and runs_ahead
         due_of = (
             (tabled, self.pending.wait(tabled, policy, worth_s, is_model_free=True)),
             (asked, self.pending.wait(asked, policy, worth_s, is_model_free=is_model_free, is_first=is_first)),

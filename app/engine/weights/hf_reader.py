@@ -67,9 +67,8 @@ def build_in_turn(folder: Path, weights: Weights, wanted: WeightsAs = "stored") 
 
 def _fill(weights: Weights, at: str, module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
     if isinstance(module, nn.Embedding):  # a large table, of which few rows are read
-        weight, rows = weights[f"{at}.weight"], given[0].unique()
-        table = torch.zeros(module.weight.shape)
-        table[rows] = dense(take(weight, rows.numpy()))
+        rows, table = given[0].unique(), torch.zeros(module.weight.shape)
+        table[rows] = dense(take(weights[f"{at}.weight"], rows.numpy()))
         module.load_state_dict({"weight": table}, assign=True)
         return
     module.load_state_dict({name: dense(weights[f"{at}.{name}"]) for name in module.state_dict()}, assign=True)
