@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels.cpu.attention import splits_of
-from kernels.cpu.decoder import decode
+from kernels.cpu.by_address import Doubles2, Floats1, Floats2, Floats3, Ints1, Ints3, Words2, by_address
+from kernels.cpu.decoder import DecodeArgs, decode_args
 from kernels.cpu.row_ops import LOWEST, ONE, ZERO, first_at
 from kernels.cpu.shapes import PARTS, Model, Room, Step
 from kernels.cpu.simd import (
@@ -29,38 +30,60 @@ from kernels.cpu.simd import (
     sum_of,
     within,
 )
-from kernels.cpu.threads import HEADER, meet, publish
-from kernels.jit import entry, kernel
+from kernels.cpu.threads import HEADER, lead, meet, publish, run_job
+from kernels.jit import Native, entry, kernel
 from kernels.sampling.contenders import Filters, key_of, two_best
 
 
 class Chain(NamedTuple):
+    decode: int  # address of `kernels.cpu.decoder.DECODE`
     depth: int  # guesses a sequence at most, 1 or more
     floor: float  # ends when no sequence's confidences multiply to so much
     page_tokens: int
-    head_ids: np.ndarray  # (columns of the head,) int64, the token each stands for; empty: all, in order
-    first_page: np.ndarray  # (B,) int64, of each sequence in step.pages
-    first_position: np.ndarray  # (B,) int64, of each sequence's first guess
+    head_ids: Ints1  # (columns of the head,), the token each stands for; empty: all, in order
+    first_page: Ints1  # (B,), of each sequence in step.pages
+    first_position: Ints1  # (B,), of each sequence's first guess
     step: Step  # arrays for steps of one row a sequence; its units have room for the last
-    num_units: np.ndarray  # (1,) int64, of the present step
-    survival: np.ndarray  # (B,) float32, ones before
-    guesses: np.ndarray  # (depth, B, 2) int64, tokens; -1 where the logits are no numbers
-    chances: np.ndarray  # (depth, B, 2) float32
-    steps: np.ndarray  # (1,) int64, steps done
-    logits: np.ndarray  # (B, columns of the head in whole blocks) float32, which each step writes
-    limits: np.ndarray  # (B, 3) float64: temperature (0: none), top_p, logarithm of min_p
-    top_k: np.ndarray  # (B,) int64
-    noise: np.ndarray  # (B, 3) uint32, the words of seed and choice
+    num_units: Ints1  # (1,), of the present step
+    survival: Floats1  # (B,), ones before
+    guesses: Ints3  # (depth, B, 2), tokens; -1 where the logits are no numbers
+    chances: Floats3  # (depth, B, 2)
+    steps: Ints1  # (1,), steps done
+    logits: Floats2  # (B, columns of the head in whole blocks), which each step writes
+    limits: Doubles2  # (B, 3): temperature (0: none), top_p, logarithm of min_p
+    top_k: Ints1  # (B,)
+    noise: Words2  # (B, 3), the words of seed and choice
+
+
+class DraftArgs(NamedTuple):
+    model: Model
+    step: Step
+    room: Room
+    chain: Chain
+
+
+draft_args, draft_args_at = by_address(DraftArgs)
 
 
 @entry
+def run_draft(words: int, threads: int, code: int, m: Model, s: Step, r: Room, c: Chain) -> None:
+    """Run `draft` on the team whose words these are; code: the address of DRAFT."""
+    lead(words, threads, code, draft_args(DraftArgs(m, s, r, c)))
+
+
+def _draft_share(job: int, thread: int) -> None:
+    own = draft_args_at(job)
+    draft(own.model, own.step, own.room, own.chain, thread)
+
+
+@kernel
 def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
     """Compute one thread's share of the steps. Counters and `words` are zero before.
 
     `s`: the first step, for the last row of each sequence; `c.step.positions`: those of the next ones.
     """
-    layer, done = int(np.int64(0)), 0  # a literal would be another type, for which `decode` is compiled once more
-    decode(m, s, r, layer, m.num_layers, thread)
+    done = int(np.int64(0))  # a literal would be another type, for which `guess` is compiled once more
+    run_job(c.decode, decode_args(DecodeArgs(m, s, r, 0, m.num_layers)), thread)
     while True:
         for i in range(thread, len(c.survival), r.threads):
             guess(m, r, c, done, i)
@@ -89,7 +112,7 @@ def draft(m: Model, s: Step, r: Room, c: Chain, thread: int) -> None:
             n.wanted,
             n.added,
         )
-        decode(m, following, r, layer, m.num_layers, thread)
+        run_job(c.decode, decode_args(DecodeArgs(m, following, r, 0, m.num_layers)), thread)
 
 
 @kernel
@@ -173,3 +196,6 @@ def advance(m: Model, r: Room, c: Chain, done: int) -> None:
     c.num_units[0] = unit
     for counter in range(PARTS * (m.num_layers + 2)):
         publish(r.words + 8 * (HEADER + counter), 0)
+
+
+DRAFT = Native(_draft_share, "draft_share", 2)

@@ -6,9 +6,10 @@
 `app/engine/cpu/fused.py` fills the tuples; the plain torch forward is the reference.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernels.cpu.attention_block import columns, fork, mix, place
+from kernels.cpu.by_address import by_address
 from kernels.cpu.products.embedding import call_row
 from kernels.cpu.products.linear import PANEL, call_linear
 from kernels.cpu.products.row_blocks import BLOCK, BLOCK_BYTES, DENSE, write_part
@@ -39,11 +40,33 @@ from kernels.cpu.shapes import (
     V,
 )
 from kernels.cpu.simd import BYTES, LANES
-from kernels.cpu.threads import enter, leave, meet, take
-from kernels.jit import entry, kernel
+from kernels.cpu.threads import enter, lead, leave, meet, take
+from kernels.jit import Native, entry, kernel
+
+
+class DecodeArgs(NamedTuple):
+    model: Model
+    step: Step
+    room: Room
+    first: int
+    end: int
+
+
+decode_args, decode_args_at = by_address(DecodeArgs)
 
 
 @entry
+def run_decode(words: int, threads: int, code: int, m: Model, s: Step, r: Room, first: int, end: int) -> None:
+    """Run `decode` on the team whose words these are; code: the address of DECODE."""
+    lead(words, threads, code, decode_args(DecodeArgs(m, s, r, first, end)))
+
+
+def _decode_share(job: int, thread: int) -> None:
+    own = decode_args_at(job)
+    decode(own.model, own.step, own.room, own.first, own.end, thread)
+
+
+@kernel
 def decode(m: Model, s: Step, r: Room, first: int, end: int, thread: int) -> None:
     """Compute one thread's share of layers `first ... end - 1`.
 
@@ -220,3 +243,6 @@ def finish(m: Model, s: Step, r: Room, part: int, thread: int) -> None:
             break
         r.best[i] = best(r.logits + i * BYTES * blocks, m.vocab)
     meet(r.words, r.threads)
+
+
+DECODE = Native(_decode_share, "decode_share", 2)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-import numpy as np
+from kernels.cpu.by_address import Ints1, Ints2
 
 # A layer's slots in `Model.layers`. A weight has three: the address of its kind's kernel, its
 # own, and the form of rows that the kernel takes (`kernels.cpu.products.row_blocks`).
@@ -36,7 +36,7 @@ class Model(NamedTuple):
     page_tokens: int
     epsilon: float
     scale: float  # of the scores
-    layers: np.ndarray  # (L, NUM_SLOTS) int64, addresses and the window
+    layers: Ints2  # (L, NUM_SLOTS), addresses and the window
     attention_kernel: int  # the address of `kernels.cpu.attention.ATTEND`, or of ATTEND_F16
     embedding_kernel: int  # that reads a row (`kernels.cpu.products.embedding.ROW`)
     embedding: int  # (V, hidden), packed; the head's address where they are one
@@ -55,18 +55,18 @@ class Model(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step's rows and pages; all arrays int64. Rows of one chain at consecutive positions form tiles."""
+    """A step's rows and pages. Rows of one chain at consecutive positions form tiles."""
 
-    ids: np.ndarray  # (T,)
-    positions: np.ndarray  # (T,)
-    own: np.ndarray  # (T, 2) page and offset of each row, -1 for those that stand in forks only
-    copies: np.ndarray  # (C, 2) pages, to and from, once the own rows are written
-    forked: np.ndarray  # (F, 3) row, page, offset, once the pages are copied
-    tile_rows: np.ndarray  # the tiles' rows, tile after tile
-    tiles: np.ndarray  # (NT, 6) first in tile_rows, rows, position, first in pages, first unit, splits
-    pages: np.ndarray  # the tiles' pages, tile after tile
-    units: np.ndarray  # (NU, 3) tile, split, first line of its sums
-    wanted: np.ndarray  # (N,) rows whose logits are wanted
+    ids: Ints1  # (T,)
+    positions: Ints1  # (T,)
+    own: Ints2  # (T, 2) page and offset of each row, -1 for those that stand in forks only
+    copies: Ints2  # (C, 2) pages, to and from, once the own rows are written
+    forked: Ints2  # (F, 3) row, page, offset, once the pages are copied
+    tile_rows: Ints1  # the tiles' rows, tile after tile
+    tiles: Ints2  # (NT, 6) first in tile_rows, rows, position, first in pages, first unit, splits
+    pages: Ints1  # the tiles' pages, tile after tile
+    units: Ints2  # (NU, 3) tile, split, first line of its sums
+    wanted: Ints1  # (N,) rows whose logits are wanted
     added: int  # address of (T, hidden) float32, added to the rows' embeddings; 0: nothing
 
 
@@ -90,4 +90,4 @@ class Room(NamedTuple):
     scores: int  # per thread (TILE * fold, SPLIT), and two blocks of gate and up
     scores_bytes: int
     logits: int  # (N, columns of the head)
-    best: np.ndarray  # (N,) int64, where each wanted row's largest logit stands; -1: not finite
+    best: Ints1  # (N,), where each wanted row's largest logit stands; -1: not finite

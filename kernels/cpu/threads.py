@@ -1,8 +1,10 @@
 """Run one kernel on several threads: pieces from a shared counter, barriers between parts.
 
 A waiting thread spins for 0.1 ms, then sleeps (docs/decisions/0002); it does not yield, since Linux then runs it last.
+Between jobs a team's threads wait in the same way, in compiled code.
 """
 
+import ctypes
 import os
 import platform
 import sys
@@ -19,18 +21,21 @@ from kernels.cpu.simd import (
     address,
     at,
     call,
+    call_with,
     index,
     nothing,
     op,
 )
-from kernels.jit import kernel
+from kernels.jit import entry, kernel
 
 SPINS = 100_000  # looks before a thread sleeps: twice as long as waking one takes, or each sleep begets the next
 HEADER = 24  # words before the counters: see `arrive`
 GENERATION, ASLEEP = 64, 128  # bytes from the first of them: each in a cache line of its own
-DOZE_NS = 1_000_000  # longest sleep at a barrier
+CODE, JOB = 136, 144  # what a team's threads are to run
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if sys.platform == "linux" else None
 WAIT, WAKE = 128, 129  # of threads of one process
+# The first sleep at a barrier, unless it is ended sooner, and the longest: each is twice as long as the one before.
+DOZE_NS, LONGEST_NS = (1_000_000, 128_000_000) if FUTEX else (50_000, 1_000_000)
 _I64 = ir.IntType(64)
 
 
@@ -49,14 +54,17 @@ def publish(b: ir.IRBuilder, where: Any, value: Any) -> Any:
     b.store_atomic(value, at(b, where, _I64), "release", 8)
 
 
-@op(nothing, address, index)
-def doze(b: ir.IRBuilder, where: Any, value: Any) -> Any:
-    """Sleep until `wake` is called for this word, for DOZE_NS at most; return at once unless it holds `value`."""
+@op(nothing, address, index, index)
+def doze(b: ir.IRBuilder, where: Any, value: Any, limit_ns: Any) -> Any:
+    """Sleep until `wake` is called for this word, for `limit_ns` < 1 s at most; return at once unless it holds `value`.
+
+    Without futexes it sleeps for that time.
+    """
     if FUTEX is None:
-        call(b, "sched_yield", ir.IntType(32))
+        call(b, "usleep", ir.IntType(32), b.trunc(b.udiv(limit_ns, ir.Constant(_I64, 1000)), ir.IntType(32)))
         return
     limit = cgutils.alloca_once(b, ir.ArrayType(_I64, 2))
-    b.store(ir.Constant(limit.type.pointee, [0, DOZE_NS]), limit)
+    b.store(b.insert_value(ir.Constant(limit.type.pointee, [0, 0]), limit_ns, 1), limit)
     _syscall(b, FUTEX, where, WAIT, value, b.ptrtoint(limit, _I64))
 
 
@@ -92,13 +100,14 @@ def arrive(words: int, threads: int) -> bool:
     generation = fetch(words + GENERATION)
     if threads == 1 or fetch_add(words, 1) == threads - 1:
         return True
-    spins = 0
+    spins, limit_ns = 0, DOZE_NS
     while fetch(words + GENERATION) == generation:
         spins += 1
         if spins > SPINS:
             fetch_add(words + ASLEEP, 1)
-            doze(words + GENERATION, generation)
+            doze(words + GENERATION, generation, limit_ns)
             fetch_add(words + ASLEEP, -1)
+            limit_ns = min(2 * limit_ns, LONGEST_NS)
     return False
 
 
@@ -131,56 +140,75 @@ def leave(words: int, threads: int, pieces: int, worked: bool) -> None:
         release(words)
 
 
+run_job = call_with(2)  # of a job's code: the job's address, and the thread's number
+
+
+@kernel
+def lead(words: int, threads: int, code: int, job: int) -> None:
+    """Run a job on the team whose words these are, here as thread 0; wait for all threads."""
+    publish(words + CODE, code)
+    publish(words + JOB, job)
+    meet(words, threads)
+    run_job(code, job, 0)
+    meet(words, threads)
+
+
+@entry
+def follow(words: np.ndarray, threads: int, number: int) -> None:
+    """Run the team's jobs as this thread, for ever; so long it holds the words."""
+    at_words = words.ctypes.data
+    while True:
+        meet(at_words, threads)
+        run_job(fetch(at_words + CODE), fetch(at_words + JOB), number)
+        meet(at_words, threads)
+
+
+@entry
+def lead_python(words: int, threads: int, code: int) -> None:
+    lead(words, threads, code, 0)
+
+
 class Team:
-    """A team of `size` threads, the caller among them. One caller at a time may `run`."""
+    """A team of `size` threads, the caller among them. One caller at a time may `run` or `lead`."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._lock = threading.Lock()
         self._job: Callable[[int], object] | None = None
         self._errors: list[BaseException] = []
+        self._code = ctypes.CFUNCTYPE(None, ctypes.c_ssize_t, ctypes.c_ssize_t)(self._share)
         self._start()
 
     def _start(self) -> None:
-        self._process = os.getpid()
-        # A lock that is held until the other side lets go: a tenth of what a semaphore costs, which is Python.
-        self._starts = [_held() for _ in range(self.size - 1)]
-        self._ends = [_held() for _ in range(self.size - 1)]
-        for number, ends in enumerate(zip(self._starts, self._ends, strict=True), start=1):
-            threading.Thread(target=self._follow, args=(number, *ends), daemon=True, name=f"team-{number}").start()
+        self._process, self._words = os.getpid(), words(0)
+        for number in range(1, self.size):
+            own = self._words, self.size, number
+            threading.Thread(target=follow, args=own, daemon=True, name=f"team-{number}").start()
 
     def run(self, job: Callable[[int], object]) -> None:
         """Call `job(0)` here and `job(1) ...` in the other threads; wait for all, and raise what one raised."""
         with self._lock:
-            if self._process != os.getpid():  # a fork has no threads but the one that forked
-                self._start()
             self._job, self._errors = job, []
-            for start in self._starts:
-                start.release()
-            try:
-                job(0)
-            finally:
-                for end in self._ends:
-                    end.acquire()
+            self._lead(lead_python, ctypes.cast(self._code, ctypes.c_void_p).value)
             if self._errors:
                 raise self._errors[0]
 
-    def _follow(self, number: int, start: threading.Lock, end: threading.Lock) -> None:
-        while True:
-            start.acquire()
-            assert self._job is not None
-            try:
-                self._job(number)
-            except BaseException as error:  # raised again where the team was called
-                self._errors.append(error)
-            finally:
-                end.release()
+    def lead(self, run: Callable[..., None], *args: object) -> None:
+        """Call `run(words, size, *args)`, compiled code that leads the team."""
+        with self._lock:
+            self._lead(run, *args)
 
+    def _lead(self, run: Callable[..., None], *args: object) -> None:
+        if self._process != os.getpid():  # a fork has no threads but the one that forked
+            self._start()
+        run(self._words.ctypes.data, self.size, *args)
 
-def _held() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+    def _share(self, _: int, thread: int) -> None:
+        assert self._job is not None
+        try:
+            self._job(thread)
+        except BaseException as error:  # raised again where the team was called
+            self._errors.append(error)
 
 
 def team(size: int) -> Team:

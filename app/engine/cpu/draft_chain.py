@@ -7,6 +7,7 @@ import numpy as np
 from app.engine.packing import PackedBatch
 from kernels.cpu.attention import count_splits
 from kernels.cpu.chain import Chain
+from kernels.cpu.decoder import DECODE
 from kernels.cpu.shapes import Step
 from kernels.sampling.gumbel_noise import MASK
 from kernels.sampling.parameters import limits_of
@@ -50,6 +51,7 @@ def chain_of(
         added=0 if absent is None else absent.ctypes.data,
     )
     return Chain(
+        decode=DECODE.address,
         depth=depth,
         floor=floor,
         page_tokens=plan.kv.page_tokens,

@@ -16,8 +16,8 @@ from app.engine.kv.pages import KVCache
 from app.engine.packing import PackedBatch
 from kernels.cpu import shapes
 from kernels.cpu.attention import ATTEND, ATTEND_F16, FIRST_SPLIT, NO_WINDOW
-from kernels.cpu.chain import Chain, draft
-from kernels.cpu.decoder import decode
+from kernels.cpu.chain import DRAFT, Chain, run_draft
+from kernels.cpu.decoder import DECODE, run_decode
 from kernels.cpu.products.embedding import ROW
 from kernels.cpu.products.linear import LINEAR
 from kernels.cpu.shapes import Model, Room, Step
@@ -36,7 +36,6 @@ class FusedForward:
         self._kv: KVCache | None = None
         self._team = team(torch.get_num_threads())
         self._model = self._take(spec, packed)
-        self._waking_s = 0.0  # until all threads were at the last part of a pass: what parting it takes
         self._most_threads = self._team.size
         self._rooms = Rooms(self._model, self._most_threads)
         self.work_with(self._most_threads)
@@ -56,7 +55,7 @@ class FusedForward:
                 self._rooms.compact(rows)
                 plan = without(plan, rows)
                 step = step_of(plan, self._least_tiles)
-            checkpoints.took_s += time.perf_counter() - started + self._waking_s
+            checkpoints.took_s += time.perf_counter() - started
         self._run(step, room, done, self._model.num_layers)
         n = len(plan.wanted)
         found = torch.from_numpy(logits)
@@ -65,15 +64,7 @@ class FusedForward:
         return Output(found, best[:n].tolist(), self._rooms.read(n))
 
     def _run(self, step: Step, room: Room, first: int, end: int) -> None:
-        model, started = self._model, time.perf_counter()
-        awake = [0.0] * self._team.size
-
-        def job(thread: int) -> None:
-            awake[thread] = time.perf_counter()
-            decode(model, step, room, first, end, thread)
-
-        self._team.run(job)
-        self._waking_s = max(awake) - started
+        self._team.lead(run_decode, DECODE.address, self._model, step, room, first, end)
 
     def work_with(self, threads: int) -> None:
         """Use at most the first number of threads, on the calling thread's cores."""
@@ -102,8 +93,8 @@ class FusedForward:
         self._check(plan, ahead=depth - 1)
         step, chain = step_of(plan), chain_of(plan, depth, floor, head_ids, absent, choices)
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
-        model, chain = self._model, chain._replace(logits=logits)
-        self._team.run(lambda thread: draft(model, step, room, chain, thread))
+        chain = chain._replace(logits=logits)
+        self._team.lead(run_draft, DRAFT.address, self._model, step, room, chain)
         del best  # the room held its address
         return chain
 

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -13,12 +14,15 @@ from kernels.cpu.threads import (
     HEADER,
     Team,
     enter,
+    fetch_add,
+    lead,
     leave,
     meet,
     take,
     team,
     words,
 )
+from kernels.jit import Native
 
 PARTS = 300
 
@@ -73,6 +77,65 @@ def test_a_thread_that_waits_long_sleeps_and_is_woken_by_the_last():
     team.run(job)
     assert took_s[0] >= 0.4 and busy_s[0] < 0.5 * took_s[0], "a thread that spins is busy all the time"
     assert memory[ASLEEP // 8] == 0, "nobody is counted as asleep"
+
+
+def _count(job: int, thread: int) -> None:
+    fetch_add(job + 8 * thread, 1)
+
+
+COUNT = Native(_count, "count_jobs", 2)
+
+
+@numba.njit(nogil=True)
+def count_jobs(at, threads, code, cells, jobs):
+    for _ in range(jobs):
+        lead(at, threads, code, cells.ctypes.data)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_each_thread_runs_every_compiled_job_once(size):
+    team, cells = Team(size), np.zeros(size, np.int64)
+    for jobs in (1, 100):
+        team.lead(count_jobs, COUNT.address, cells, jobs)
+        time.sleep(0.003)  # the others sleep now
+    assert cells.tolist() == [101] * size
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no count of a thread's sleeps")
+def test_threads_without_a_job_sleep_ever_longer():
+    before = {*threading.enumerate()}
+    team, cells = Team(3), np.zeros(3, np.int64)
+    team.lead(count_jobs, COUNT.address, cells, 1)
+    time.sleep(0.2)
+    own = [thread.native_id for thread in {*threading.enumerate()} - before]
+    slept = sum(map(sleeps_of, own))
+    time.sleep(0.5)
+    assert len(own) == 2 and slept >= 2
+    assert 0 < sum(map(sleeps_of, own)) - slept < 100, "two that wake each ms do so 1,000 times"
+
+
+def sleeps_of(thread: int) -> int:
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_a_fork_has_a_team_again():
+    team, cells = Team(2), np.zeros(2, np.int64)
+    team.lead(count_jobs, COUNT.address, cells, 1)
+    child = os.fork()
+    if child == 0:
+        team.lead(count_jobs, COUNT.address, cells, 1)
+        os._exit(int(cells.tolist() != [2, 2]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_team_that_is_gone_takes_no_part_in_the_next_ones_jobs():
+    """Its threads go on, and their words must not be those of another team."""
+    for _ in range(20):
+        seen: list[int] = []
+        Team(3).run(seen.append)
+        assert sorted(seen) == [0, 1, 2]
 
 
 def test_each_thread_has_its_own_number():
