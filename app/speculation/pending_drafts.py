@@ -105,8 +105,7 @@ class PendingDrafts:
     def unready(self, asked: Listed[Asked], worth_s: float, here: str) -> dict[str, set[str]]:
         """Return, by request, the nodes that must read its text first, for longer than is worth the wait.
 
-        Texts are read in the order of the sequences, as many as there is time for; `here` they are in any case. A node
-        that left a text unread when it drafted reads it in spare time, so it may be asked again.
+        Texts are read in the order of the sequences, as many as there is time for; `here` they are in any case.
         """
         found: dict[str, set[str]] = {}
         spare_s = worth_s - self.models.seconds(len(asked), max((depth for _, depth, _ in asked), default=0))
@@ -239,7 +238,8 @@ class PendingDrafts:
         seen = self._seen.setdefault(message.request_id, {})
         for home, tokens in found.items():
             if job.base >= seen.get(home, NOTHING_SEEN).base:
-                seen[home] = SeenText(job.base, tokens)
+                # What a node leaves unread when it drafts, it reads in spare time.
+                seen[home] = SeenText(job.base, tokens if job.is_reading else job.base)
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
         came_s = self._clock.monotonic() - batch.at_s

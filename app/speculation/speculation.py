@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from typing import Final, NamedTuple
 
 from app.clock import SYSTEM, Clock
@@ -47,11 +46,11 @@ class DraftStrategies:
     splits: Splits = field(default_factory=FixedSplits)
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     drafts: list[Asked]  # that sequences wait for
     tabled: list[Asked]  # those of tables alone, whose nodes must read first
     readings: list[Asked]  # texts for nodes to read in spare time
-    is_first: bool  # no last drafts of theirs came in time, so nothing was guessed ahead
+    is_first: bool  # no last drafts of these sequences came in time: nodes could guess nothing ahead
 
 
 class Speculation(RoundObserver):
@@ -212,8 +211,8 @@ class Speculation(RoundObserver):
         if any(depths) and not is_model_free and self.router.count:
             self.router.count.decide(self._round_s(depths))
         worth_s = found.worth_s + (batch.busy_s + batch.prompts_s) * (1.0 - batch.core_share)
-        wanted = self._ask(sequences, depths, policy, worth_s, is_model_free=is_model_free)
-        jobs = self._jobs(wanted, policy, worth_s, is_model_free=is_model_free)
+        wanted = self.ask(sequences, depths, policy, worth_s, is_model_free=is_model_free)
+        jobs = self.jobs(wanted, policy, worth_s, is_model_free=is_model_free)
         if found.price is not None:
             expected_s, asked, way = 0.0, _asked_of(batch, found), _way(found, depths)
             ids = {s.record.id for s, _, _ in (*wanted.drafts, *wanted.tabled)}
@@ -246,27 +245,14 @@ class Speculation(RoundObserver):
         own = most if wish.max_draft_tokens is None else wish.max_draft_tokens
         return max(0, min(own, most, record.max_tokens - sequence.generated - 1))
 
-    def jobs(
-        self,
-        sequences: list[Sequence],
-        depths: list[int],
-        policy: Policy,
-        worth_s: float = inf,
-        *,
-        is_model_free: bool = False,
-    ) -> list[DraftJob]:
-        """Make the jobs of the sequences that ask for tokens, and let these wait for their trees.
-
-        A sequence goes on without the nodes that must read its text first, for longer than `worth_s`; they get a job to
-        read it in spare time.
-        """
-        wanted = self._ask(sequences, depths, policy, worth_s, is_model_free=is_model_free)
-        return self._jobs(wanted, policy, worth_s, is_model_free=is_model_free)
-
-    def _ask(
+    def ask(
         self, sequences: list[Sequence], depths: list[int], policy: Policy, worth_s: float, *, is_model_free: bool
-    ) -> _Wanted:
-        """Choose whom to ask for each sequence."""
+    ) -> Wanted:
+        """Choose whom to ask for each sequence's tokens, and count on their answers.
+
+        A sequence goes on without the nodes that must read its text first, for longer than `worth_s`; these read it in
+        spare time.
+        """
         route_of = self._model_free_route if is_model_free or not self._pool.models else partial(self._route, policy)
         asked = [(s, depth, route_of(s)) for s, depth in zip(sequences, depths, strict=True) if depth]
         unready = self.pending.unready(asked, worth_s, self._pool.alone)
@@ -281,9 +267,10 @@ class Speculation(RoundObserver):
             readings = self._readings(asked, unready)
         is_first = self._ahead.isdisjoint(s.record.id for s, _, _ in drafts)
         self._ahead.difference_update(s.record.id for s in sequences)
-        return _Wanted(drafts, tabled, readings, is_first)
+        return Wanted(drafts, tabled, readings, is_first)
 
-    def _jobs(self, wanted: _Wanted, policy: Policy, worth_s: float, *, is_model_free: bool) -> list[DraftJob]:
+    def jobs(self, wanted: Wanted, policy: Policy, worth_s: float, *, is_model_free: bool) -> list[DraftJob]:
+        """Make the jobs for what is wanted, and let its sequences wait for their trees."""
         asked, tabled, readings, is_first = wanted
         runs_ahead = not is_model_free and bool(self._pool.models) and self._overlap.runs_ahead(self._pool.core_share)
         self._drafts_here = any(self._pool.is_here(home) for _, _, route in asked for home in route.homes.values())

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
 
 from kernels.cpu.simd import (
@@ -95,7 +96,8 @@ def meet(words: int, threads: int) -> None:
 def arrive(words: int, threads: int) -> bool:
     """Wait for all threads; the last to come goes on alone (True), until it lets the others go (`release`).
 
-    The words hold the threads that have arrived, the number of the meeting, and the threads asleep.
+    The words hold the threads that have arrived, the number of the meeting, and the threads asleep; a team's its job,
+    too.
     """
     generation = fetch(words + GENERATION)
     if threads == 1 or fetch_add(words, 1) == threads - 1:
@@ -115,7 +117,7 @@ def arrive(words: int, threads: int) -> bool:
 def release(words: int) -> None:
     publish(words, 0)
     fetch_add(words + GENERATION, 1)  # orders the look at the sleepers behind itself
-    if fetch(words + ASLEEP) > 0:
+    if fetch_add(words + ASLEEP, 0) > 0:
         wake(words + GENERATION)
 
 
@@ -180,10 +182,12 @@ class Team:
         self._start()
 
     def _start(self) -> None:
-        self._process, self._words = os.getpid(), words(0)
+        own = words(0)
+        follow.compile((types.int64[::1], types.intp, types.intp))  # here, where an error is seen
         for number in range(1, self.size):
-            own = self._words, self.size, number
-            threading.Thread(target=follow, args=own, daemon=True, name=f"team-{number}").start()
+            args = own, self.size, number
+            threading.Thread(target=follow, args=args, daemon=True, name=f"team-{number}").start()
+        self._process, self._words = os.getpid(), own
 
     def run(self, job: Callable[[int], object]) -> None:
         """Call `job(0)` here and `job(1) ...` in the other threads; wait for all, and raise what one raised."""
@@ -194,7 +198,7 @@ class Team:
                 raise self._errors[0]
 
     def lead(self, run: Callable[..., None], *args: object) -> None:
-        """Call `run(words, size, *args)`, compiled code that leads the team."""
+        """Call `run(words, size, *args)`, an `entry` that leads the team, without the interpreter's lock."""
         with self._lock:
             self._lead(run, *args)
 

@@ -25,7 +25,7 @@ class Checkpoints(Protocol):
     """A hook between two layers, which may drop rows."""
 
     layers: tuple[int, ...]  # after so many layers, rising
-    took_s: float  # seconds of the pass that they took; the forward adds to it
+    took_s: float  # seconds of the pass that they took, but for waking threads again; the forward adds to it
 
     def keep(self, layer: int, states: np.ndarray) -> np.ndarray | None:
         """Return the rows, rising, that go on after this layer; None: all. states: (T, d) float32, no copy."""

@@ -95,7 +95,7 @@ class FusedForward:
         room, logits, best = self._rooms.room(step, lines=len(chain.step.units))
         chain = chain._replace(logits=logits)
         self._team.lead(run_draft, DRAFT.address, self._model, step, room, chain)
-        del best  # the room held its address
+        del best  # the room holds it
         return chain
 
     def _check(self, plan: PackedBatch, ahead: int) -> None:

@@ -71,7 +71,7 @@ class Rooms:
         self._grow(len(step.ids), max(lines, int(step.tiles[step.units[:, 0], 1].sum())))
         self._words[HEADER:] = 0
         logits = np.empty((len(step.wanted), self._columns), np.float32)
-        best = np.empty(len(step.wanted), np.int64)
+        best = np.full(len(step.wanted), -1, np.int64)  # none, should a step end early
         return self._room._replace(threads=self.threads, logits=logits.ctypes.data, best=best), logits, best
 
     def read(self, wanted: int) -> np.ndarray:

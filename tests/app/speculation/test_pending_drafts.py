@@ -16,7 +16,7 @@ from app.speculation.length_protocol import LengthDecision
 from app.speculation.marginal import DraftPrice
 from app.speculation.pending_drafts import FIRST_WAITS, MIN_WAIT_S
 from app.state import BatchEntry, Sequence, Tree
-from tests.app.verifier.parts import HandClock, Parts, RunsAhead, message, parts, start, verdict
+from tests.app.verifier.parts import HandClock, Parts, RunsAhead, drafts_asked, message, parts, start, verdict
 
 NOW_S = 1000.0
 NOTHING = {"tokens": (), "parents": (), "survival": (), "proposers": (), "confidence": {}}
@@ -33,7 +33,7 @@ def known(clock: HandClock | None = None, **settings: Any) -> Parts:
 
 def ask(one: Parts, *sequences: Sequence, depth: int = 4, worth_s: float = inf) -> list[DraftJob]:
     """Ask for a draft of each sequence."""
-    return one.speculation.jobs([*sequences], [depth] * len(sequences), Policy(), worth_s)
+    return drafts_asked(one.speculation, [*sequences], [depth] * len(sequences), Policy(), worth_s)
 
 
 def answer(sequence: Sequence, base: int | None = None, drafters: tuple[str, ...] = ("small",), **report: Any) -> Any:
@@ -65,7 +65,7 @@ def test_late_trees_are_waited_for_no_longer_than_they_are_worth(worth_s: float,
 )
 def test_drafts_are_waited_for_by_the_policys_factor_and_bound(policy: Policy, wait_s: float) -> None:
     one = known()
-    one.speculation.jobs([sequence := start(one, "r")], [16], policy)
+    drafts_asked(one.speculation, [sequence := start(one, "r")], [16], policy)
     assert sequence.due_s - NOW_S == pytest.approx(wait_s)
 
 
@@ -224,7 +224,7 @@ def test_rounds_that_end_without_the_drafts_show_that_the_wait_is_too_short() ->
     one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, (), core_share=0.0))
     sequence = start(one, "s", generated=1)
     for _ in range(FIRST_WAITS + 4):
-        one.speculation.jobs([sequence], [4], Policy(draft_wait_s=60.0))
+        drafts_asked(one.speculation, [sequence], [4], Policy(draft_wait_s=60.0))
         waited_s = sequence.due_s - clock.now_s
         clock.now_s = sequence.due_s
         one.speculation.receive(message(request_id="s", base=len(sequence.tokens), **NOTHING))
@@ -251,7 +251,7 @@ def test_no_model_gets_a_job_in_a_model_free_round() -> None:
     pool = DrafterPool({"small": "draft:1"}, ("lookup",), alone="verify:1")
     one = parts(pool=pool, clock=(clock := HandClock()))
     sequence = start(one, "r")
-    (job,) = one.speculation.jobs([sequence], [3], Policy(), is_model_free=True)
+    (job,) = drafts_asked(one.speculation, [sequence], [3], Policy(), is_model_free=True)
     assert job.drafters == ("lookup",) and job.to == job.fuser == "verify:1"
     clock.now_s += 0.002
     one.speculation.receive(message())
@@ -338,24 +338,15 @@ def test_a_node_has_read_what_each_of_its_drafters_has() -> None:
     assert one.speculation.pending.unread(sequence, "draft:1") == 181
 
 
-def test_a_node_that_left_a_text_to_its_spare_time_is_asked_again() -> None:
-    """It has read it by then, most likely; else a request would go on plainly once more for each such answer."""
+@pytest.mark.parametrize("seen", [0, 100])
+def test_a_node_that_left_a_text_when_it_drafted_is_asked_again(seen: int) -> None:
+    """It reads in spare time; else its request went on plainly once more, and a full node's rounds taught nothing."""
     one = known()
     sequence = start(one, "r", length=200, generated=1)
     ask(one, sequence, worth_s=9.0)
-    one.speculation.receive(answer(sequence, seen=0))
-    assert one.speculation.pending.unread(sequence, "draft:1") == 201
-    assert not [job for job in ask(one, sequence, worth_s=9.0) if job.is_reading]
-
-
-def test_an_answer_that_a_text_was_lost_is_believed() -> None:
-    one = known()
-    ask(one, sequence := start(one, "r", length=200, generated=1))
-    one.speculation.receive(answer(sequence))
-    sequence.kv.tokens.append(7)
-    ask(one, sequence)
-    one.speculation.receive(answer(sequence, seen=0))
-    assert one.speculation.pending.unread(sequence, "draft:1") == 202
+    one.speculation.receive(answer(sequence, seen=seen))
+    assert one.speculation.pending.unread(sequence, "draft:1") == 0
+    assert not [job for job in ask(one, sequence, worth_s=0.050) if job.is_reading]
 
 
 def test_as_many_texts_as_there_is_time_for_are_read_before_the_drafts() -> None:

@@ -20,7 +20,7 @@ from app.speculation.routing import Router
 from app.speculation.speculation import DraftStrategies, Speculation
 from app.state import MAX_NODES, Prompts, Tree
 from tests import fakes
-from tests.app.verifier.parts import RunsAhead, message, parts, start, verdict
+from tests.app.verifier.parts import RunsAhead, drafts_asked, message, parts, start, verdict
 from tests.fakes import VOCAB
 
 
@@ -66,9 +66,9 @@ def test_a_stale_or_malformed_tree_changes_nothing(changes):
 def test_a_job_carries_only_tokens_not_sent_before():
     one = parts()
     sequence = start(one, "r", length=5, generated=1)
-    (first,) = one.speculation.jobs([sequence], [3], Policy())
+    (first,) = drafts_asked(one.speculation, [sequence], [3], Policy())
     sequence.kv.tokens += [7, 8]
-    (second,) = one.speculation.jobs([sequence], [2], Policy())
+    (second,) = drafts_asked(one.speculation, [sequence], [2], Policy())
     (last,) = one.speculation.final_jobs(sequence)
     assert (first.start, first.tokens, first.base, first.max_draft_tokens) == (0, (1,) * 5 + (2,), 6, 3)
     assert (second.start, second.tokens, second.base, second.max_draft_tokens) == (6, (7, 8), 8, 2)
@@ -80,11 +80,11 @@ def test_a_job_carries_only_tokens_not_sent_before():
 def test_drafts_of_one_node_are_fused_there_others_at_the_fuser():
     one = parts(routing="all")
     sequence = start(one, "r", length=5)
-    (job,) = one.speculation.jobs([sequence], [3], Policy())
+    (job,) = drafts_asked(one.speculation, [sequence], [3], Policy())
     assert (job.fuser, job.to, job.drafters) == ("draft:1", "draft:1", ("small", "lookup"))
     one.speculation.follow(DrafterPool({"small": "draft:1", "other": "draft:2"}, ("lookup",)))
     sequence.tokens.append(7)
-    jobs = one.speculation.jobs([sequence], [3], Policy())
+    jobs = drafts_asked(one.speculation, [sequence], [3], Policy())
     assert {(job.to, job.drafters, job.fuser) for job in jobs} == {
         ("draft:1", ("small",), "fuse"),
         ("draft:2", ("other",), "fuse"),
@@ -96,9 +96,9 @@ def test_drafts_of_one_node_are_fused_there_others_at_the_fuser():
         "fuse": (1, 1, 1, 1, 1, 7),
     }, "each what it does not know"
     sequence.tokens.append(8)
-    assert [job.tokens for job in one.speculation.jobs([sequence], [3], Policy())] == [(8,)] * 3
+    assert [job.tokens for job in drafts_asked(one.speculation, [sequence], [3], Policy())] == [(8,)] * 3
     one.speculation.follow(DrafterPool({}, ("lookup",), alone="verify:1"))
-    (job,) = one.speculation.jobs([sequence], [3], Policy())
+    (job,) = drafts_asked(one.speculation, [sequence], [3], Policy())
     assert (job.to, job.fuser, job.start) == ("verify:1", "verify:1", 0), "without others the verifier looks up itself"
     last = {job.to for job in one.speculation.final_jobs(sequence)}
     assert last == {"fuse", "verify:1"}, "of the others no node is alive"
@@ -111,7 +111,7 @@ def test_a_node_that_fuses_again_gets_the_tokens_its_fuser_missed():
     for pool in (DrafterPool({"small": "draft:1"}), both, DrafterPool({"small": "draft:1"})):
         one.speculation.follow(pool)
         sequence.tokens.append(7)
-        jobs = {job.to: job for job in one.speculation.jobs([sequence], [3], Policy())}
+        jobs = {job.to: job for job in drafts_asked(one.speculation, [sequence], [3], Policy())}
     assert (jobs["draft:1"].start, jobs["draft:1"].fuser) == (6, "draft:1")
     one.speculation.follow(both)
     last = {job.to: job for job in one.speculation.final_jobs(sequence)}
@@ -126,17 +126,17 @@ def test_the_targets_state_goes_only_to_drafters_that_read_it():
     one = parts()
     sequence = start(one, "r", length=5)
     sequence.kv.state = b"\x00\x01"
-    assert one.speculation.jobs([sequence], [3], Policy())[0].state is None
+    assert drafts_asked(one.speculation, [sequence], [3], Policy())[0].state is None
     one.speculation.follow(DrafterPool({"small": "draft:1"}, ("lookup",), readers=frozenset({"small"})))
-    assert one.speculation.jobs([sequence], [3], Policy())[0].state == "AAE="
+    assert drafts_asked(one.speculation, [sequence], [3], Policy())[0].state == "AAE="
     sequence.kv.state = None
-    assert one.speculation.jobs([sequence], [3], Policy())[0].state is None
+    assert drafts_asked(one.speculation, [sequence], [3], Policy())[0].state is None
 
 
 def test_a_sequence_waits_for_its_tree_within_the_policys_bound():
     one = parts()
     eager, silent = start(one, "r"), start(one, "s")
-    jobs = one.speculation.jobs([eager, silent], [3, 0], Policy(draft_wait_s=0.02))
+    jobs = drafts_asked(one.speculation, [eager, silent], [3, 0], Policy(draft_wait_s=0.02))
     assert [job.request_id for job in jobs] == ["r"]
     assert eager.due_s == jobs[0].due_s > 0.0
     assert silent.due_s == 0.0
@@ -170,7 +170,7 @@ def test_stated_lengths_are_drafted_at_any_load_and_0_stops_them():
 def test_drafters_run_ahead_where_they_take_no_cores_from_the_verifier(wish, share, may):
     one = parts(overlapping=wish, pool=DrafterPool({"small": "draft:1"}, (), share))
     sequence = start(one, "r")
-    assert [job.step_s > 0.0 for job in one.speculation.jobs([sequence], [3], Policy())] == [may]
+    assert [job.step_s > 0.0 for job in drafts_asked(one.speculation, [sequence], [3], Policy())] == [may]
     assert not any(job.is_last and job.step_s for job in one.speculation.final_jobs(sequence))
 
 
@@ -253,7 +253,7 @@ def test_no_draft_token_is_requested_beyond_the_requests_room():
 def test_a_stopped_sequence_leaves_nothing_behind():
     one = parts()
     sequence = start(one, "r", strikes=1)
-    one.speculation.jobs([sequence], [2], Policy())
+    drafts_asked(one.speculation, [sequence], [2], Policy())
     one.sequences.reserve([fakes.work(sequence, 0)])
     assert one.sequences.stop("r") is sequence
     assert one.sequences.stop("r") is None
@@ -277,7 +277,7 @@ def test_rounds_that_asked_models_are_counted():
         (None, False, (2, 2)),
         ({}, True, (3, 2)),
     ):
-        one.speculation.jobs([sequence], [3], Policy(), is_model_free=is_model_free)
+        drafts_asked(one.speculation, [sequence], [3], Policy(), is_model_free=is_model_free)
         if arrives is not None:
             one.speculation.receive(message(base=6, **arrives))
         verdict(one, sequence, [1, 7])
@@ -300,7 +300,7 @@ def test_halves_that_draft_nothing_go_together_again():
     for sequence in sequences:
         for _ in range(80):
             one.lengths.modes.with_models.of(sequence.record).update(8, 0)
-    one.speculation.jobs(sequences, [8] * 4, Policy())
+    drafts_asked(one.speculation, sequences, [8] * 4, Policy())
     assert not one.speculation.request_drafts(sequences, Policy())
     assert not one.speculation.is_together, "by the drafts before"
     one.speculation.request_drafts(sequences, Policy())
@@ -327,11 +327,11 @@ def test_baseline_lengths_draft_chains_and_verify_all_of_them():
 
 def test_models_grow_trees_at_a_rows_price_where_lengths_follow_the_gain():
     of = {lengths: parts(lengths=lengths) for lengths in ("marginal", "fixed:3")}
-    (grown,), (path,) = (one.speculation.jobs([start(one, "r")], [3], Policy()) for one in of.values())
+    (grown,), (path,) = (drafts_asked(one.speculation, [start(one, "r")], [3], Policy()) for one in of.values())
     assert (grown.max_nodes, path.max_nodes, path.least_survival) == (MOST_NODES, 0, LEAST_SURVIVAL)
     assert grown.has_leaves
     assert grown.pace > 0.0 and grown.least_survival != LEAST_SURVIVAL
-    (alone,) = of["marginal"].speculation.jobs([start(of["marginal"], "s")], [3], Policy(), is_model_free=True)
+    (alone,) = drafts_asked(of["marginal"].speculation, [start(of["marginal"], "s")], [3], Policy(), is_model_free=True)
     assert (alone.max_nodes, alone.pace) == (0, 0.0), "tables draft as they do"
 
 

@@ -1,6 +1,7 @@
 """Make a verifier's parts over a tiny model, for the tests of each."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from app.assembly.verifier import lengths, overlap, routing
@@ -8,7 +9,8 @@ from app.clock import SYSTEM, Clock
 from app.config import Settings
 from app.engine.cpu.runner import ModelRunner
 from app.engine.step_costs import StepCosts
-from app.messages import Record, Stats, Status, TreeMessage
+from app.messages import DraftJob, Record, Stats, Status, TreeMessage
+from app.policy import Policy
 from app.round_observer import VerifiedRound, VerifiedStep
 from app.scheduler.tree_budget import PaceSelection
 from app.speculation.draft_costs import DraftCosts
@@ -93,6 +95,20 @@ def parts(
     speculation = Speculation(sequences, costs, fakes.VOCAB, strategies, "mailbox", (stats,), clock)
     speculation.follow(pool or DrafterPool({"small": "draft:1"}, ("lookup",)))
     return Parts(runner, stats, sequences, speculation)
+
+
+def drafts_asked(
+    speculation: Speculation,
+    sequences: list[Sequence],
+    depths: list[int],
+    policy: Policy,
+    worth_s: float = inf,
+    *,
+    is_model_free: bool = False,
+) -> list[DraftJob]:
+    """Ask for so many tokens of each sequence."""
+    wanted = speculation.ask(sequences, depths, policy, worth_s, is_model_free=is_model_free)
+    return speculation.jobs(wanted, policy, worth_s, is_model_free=is_model_free)
 
 
 def start(one: Parts, request_id: str, length: int = 5, generated: int = 0, strikes: int = 0, **rest: Any) -> Sequence:

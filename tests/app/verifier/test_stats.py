@@ -8,7 +8,7 @@ from app.messages import DrafterStats
 from app.policy import Policy
 from app.round_observer import VerifiedRound, VerifiedStep
 from app.state import BatchEntry, Tree, Verdict
-from tests.app.verifier.parts import HandClock, message, parts, start
+from tests.app.verifier.parts import HandClock, drafts_asked, message, parts, start
 
 
 def test_a_verifier_reports_its_load():
@@ -16,7 +16,7 @@ def test_a_verifier_reports_its_load():
     one = parts(costs=StepCosts({1: 0.02}, reading=Reading(1e-5, 1e-6)), clock=clock)
     long, prompt = start(one, "r", length=30, generated=2), start(one, "p", length=7)
     long.kv.cached = 31
-    one.speculation.jobs([long], [2], Policy())
+    drafts_asked(one.speculation, [long], [2], Policy())
     clock.now_s += 0.25
     one.speculation.receive(message(base=32))
     for tree, path in ((Tree([1, 2], [0, 1], [0.9, 0.8], [("a", "b"), ("a",)]), [1]), (Tree(), [])):

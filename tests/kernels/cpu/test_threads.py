@@ -1,6 +1,7 @@
 """Test that a team's threads share the pieces, meet at barriers, and survive a job that fails."""
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -125,8 +126,11 @@ def test_a_fork_has_a_team_again():
     team.lead(count_jobs, COUNT.address, cells, 1)
     child = os.fork()
     if child == 0:
-        team.lead(count_jobs, COUNT.address, cells, 1)
-        os._exit(int(cells.tolist() != [2, 2]))
+        signal.alarm(20)  # a team without threads waits for ever
+        try:
+            team.lead(count_jobs, COUNT.address, cells, 1)
+        finally:
+            os._exit(int(cells.tolist() != [2, 2]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
