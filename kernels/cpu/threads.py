@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
@@ -183,7 +183,7 @@ class Team:
 
     def _start(self) -> None:
         own = words(0)
-        follow.compile((types.int64[::1], types.intp, types.intp))  # here, where an error is seen
+        cast(Any, follow).compile((types.int64[::1], types.intp, types.intp))  # here, where an error is seen
         for number in range(1, self.size):
             args = own, self.size, number
             threading.Thread(target=follow, args=args, daemon=True, name=f"team-{number}").start()
