@@ -113,10 +113,10 @@ def trial_lengths(candidates: list[Candidate], costs: StepCosts, draft_s: float,
     """Return the lengths of a trial: the tokens that pay if drafting and reading cost nothing, TRIAL_TOKENS at most.
 
     A token pays whose chance is above the part of a plain step that a row adds for each sequence, by MIN_GAIN. A
-    row counts as free while the costs are rough, since only steps of several rows correct them. `unseen`: no drafts
-    are asked for now, so nothing is known of texts that have come since. The chance is then at least what is
-    assumed of a new tenant. A sequence takes part if its text is read within `draft_s`, the time of drafting; if
-    there is none, the first to be read takes part.
+    row counts as free while the costs are rough, since only steps of several rows correct them. `unseen`: texts are
+    decoded plainly, so no drafts of new texts were seen. Each chance is then at least that of a new tenant. A
+    sequence takes part if its text is read within `draft_s`, the time of drafting; if there is none, the first to
+    be read takes part.
     """
     size = len(candidates)
     rows_s = costs.seconds(size) if costs.is_rough else costs.seconds((1 + TRIAL_TOKENS) * size)

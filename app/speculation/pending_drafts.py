@@ -234,12 +234,12 @@ class PendingDrafts:
         found: dict[str, int] = {}
         for name, report in message.reports.items():
             if (home := job.homes.get(name)) is not None and report.seen >= 0:
-                found[home] = min(report.seen, found.get(home, job.base))
+                # What a node leaves unread when it drafts, it reads in spare time.
+                found[home] = min(report.seen if job.is_reading else job.base, found.get(home, job.base))
         seen = self._seen.setdefault(message.request_id, {})
         for home, tokens in found.items():
             if job.base >= seen.get(home, NOTHING_SEEN).base:
-                # What a node leaves unread when it drafts, it reads in spare time.
-                seen[home] = SeenText(job.base, tokens if job.is_reading else job.base)
+                seen[home] = SeenText(job.base, tokens)
 
     def _learn(self, batch: AskedBatch, reports: Iterable[DraftReport], drafts: int) -> ReceivedBatch:
         came_s = self._clock.monotonic() - batch.at_s

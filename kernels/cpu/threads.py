@@ -96,8 +96,8 @@ def meet(words: int, threads: int) -> None:
 def arrive(words: int, threads: int) -> bool:
     """Wait for all threads; the last to come goes on alone (True), until it lets the others go (`release`).
 
-    The words hold the threads that have arrived, the number of the meeting, and the threads asleep; a team's its job,
-    too.
+    The words hold the threads that have arrived, the number of the meeting, and the threads asleep. The words of a team
+    also hold its job.
     """
     generation = fetch(words + GENERATION)
     if threads == 1 or fetch_add(words, 1) == threads - 1:
@@ -157,7 +157,7 @@ def lead(words: int, threads: int, code: int, job: int) -> None:
 
 @entry
 def follow(words: np.ndarray, threads: int, number: int) -> None:
-    """Run the team's jobs as this thread, for ever; so long it holds the words."""
+    """Run the team's jobs as this thread. It never returns, so the array of words is never freed."""
     at_words = words.ctypes.data
     while True:
         meet(at_words, threads)
@@ -183,7 +183,8 @@ class Team:
 
     def _start(self) -> None:
         own = words(0)
-        cast(Any, follow).compile((types.int64[::1], types.intp, types.intp))  # here, where an error is seen
+        if self.size > 1:  # compiled here, where an error is seen
+            cast(Any, follow).compile((types.int64[::1], types.intp, types.intp))
         for number in range(1, self.size):
             args = own, self.size, number
             threading.Thread(target=follow, args=args, daemon=True, name=f"team-{number}").start()
